@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, InstanceName
+from fairbound.benchmark.board.section import board_section
+from fairbound.benchmark.page import Page
 from fairbound.benchmark.problems import Reference
 from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.stored_study import Card, EntryInfo
@@ -109,10 +111,9 @@ def demonstration(methods: int = len(METHODS), problems: int = len(PROBLEMS), se
                   own_step=name in ("Ghost", "Switching", "TrackedSQP", "SQPAdam", "LevelConstrained"),
                   summary="A made-up entry.", rules="default", authors="nobody") for name in names
     ]  # fmt: skip
-    system = {"cpu": "a made-up machine", "platform": "Linux", "torch": "2.6"}
-    made: dict[str, Any] = {"version": "1", "rules": "default", "seeds": seeds, "short": False, "systems": [system]}
+    made: dict[str, Any] = {"name": "board", "title": "Made-up methods", "rules": "default", "seeds": seeds}
     return Board(
-        **(made | settings),
+        **(made | {"short": False} | settings),
         methods=infos,
         problems=cards,
         curves=found,
@@ -122,6 +123,4 @@ def demonstration(methods: int = len(METHODS), problems: int = len(PROBLEMS), se
 
 
 if __name__ == "__main__":
-    from fairbound.benchmark.board.page import write_board
-
-    print(write_board(demonstration(), Path(sys.argv[1])))
+    print(Page([board_section(demonstration())]).write(Path(sys.argv[1])))

@@ -13,10 +13,11 @@ from fairbound.benchmark import study
 from fairbound.benchmark.answer import NEXT, answer_table, findings
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.measuring import held_out
+from fairbound.benchmark.page import Page
 from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.plots import PLOTS
-from fairbound.benchmark.report import Section, page
 from fairbound.benchmark.results import Results
+from fairbound.benchmark.sections import QUESTION, study_section
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.tables import TABLES
 from fairbound.constraints import pairwise_loss_parity
@@ -82,14 +83,15 @@ def test_three_sentences_are_computed_and_name_no_winner(results: Results) -> No
 
 
 def test_the_page_shows_what_the_study_asks_for(results: Results) -> None:
-    section = Section.of(results)
+    section = study_section(results)
     assert (list(section.tables), list(section.figures)) == (["answer"], ["trade-off"])
-    html = page([section], [])
+    html = Page([section]).html()
     assert html.index("Data: synthetic, not real: synthetic:OK, 17,917 rows") < html.index("<h1>")
+    assert QUESTION in html[: html.index("</title>")]
     assert all(command in html for command in NEXT)
     wrong = Results(replace(results.study, shows=("anwser",)), results.folder, results.runs)
     with pytest.raises(ValueError, match=r"anwser.*answer"):
-        Section.of(wrong)
+        study_section(wrong)
 
 
 def test_another_table_has_another_title() -> None:

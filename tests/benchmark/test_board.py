@@ -12,7 +12,6 @@ import pytest
 from fairbound.algorithms import primal
 from fairbound.algorithms.schedules import Power
 from fairbound.benchmark.board.findings import overall
-from fairbound.benchmark.board.page import write_board
 from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.entry import TUNING_POINTS, TUNING_SEEDS, Entry
@@ -20,6 +19,7 @@ from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.problems import load as load_problem
 from fairbound.benchmark.problems import names
 from fairbound.benchmark.problems.changes import CHANGES
+from fairbound.benchmark.sections import read_page
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import StoredStudy
 from fairbound.benchmark.study import load
@@ -95,9 +95,10 @@ def test_a_page_is_made_without_building_a_problem(
     for name in ("task.built_instance", "task.load", "plan.load", "problems.catalog.load"):
         monkeypatch.setattr(f"fairbound.benchmark.{name}", forbidden)
     (study,) = Store(tmp_path / "results").studies().values()
-    board = Board.read(StoredStudy.from_json(study), Store(tmp_path / "results"))
+    stored = StoredStudy.from_json(study)
+    board = Board.read(stored, Store(tmp_path / "results"))
     assert np.array_equal(board.curves["Descent", STATED].loss, before.curves["Descent", STATED].loss)
-    assert "two-lines" in write_board(board, tmp_path / "page").read_text()
+    assert "two-lines" in read_page([stored], Store(tmp_path / "results")).html()
 
 
 def test_changed_instances_are_measured_in_the_units_of_the_problem(problem: str, tmp_path: Path) -> None:

@@ -17,11 +17,17 @@ from demonstration import demonstration
 from fairbound._utils.drawing import TITLE
 from fairbound.benchmark.board.figures import curves, ends, profiles, scatter
 from fairbound.benchmark.board.findings import finding, overall
-from fairbound.benchmark.board.page import page, write_board
-from fairbound.benchmark.board.results import Board, Curves, HeldOut, InstanceName
+from fairbound.benchmark.board.results import PARTS, Board, Curves, HeldOut, InstanceName
 from fairbound.benchmark.board.scoring import reached
+from fairbound.benchmark.board.section import board_section
+from fairbound.benchmark.page import Page
 
+FILES = r'href="((?:tables|figures)/[^"]+)"'
 WAIT = "await new Promise(done => setTimeout(done, 100));"  # for the address to change
+
+
+def page_of(*boards: Board) -> Page:
+    return Page([board_section(board) for board in boards])
 
 
 def probe(body: str) -> str:
@@ -35,7 +41,7 @@ def board() -> Board:
 
 @pytest.fixture(scope="module")
 def written(board: Board, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_board(board, tmp_path_factory.mktemp("board"))
+    return page_of(board).write(tmp_path_factory.mktemp("board"))
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
@@ -80,7 +86,7 @@ def test_problem_that_nobody_solves(board: Board) -> None:
     curves = {cell: replace(curve, loss=np.full_like(curve.loss, math.nan)) for cell, curve in one.curves.items()}
     failed = replace(one, curves=curves)
     assert finding(failed, failed.problems[0]).startswith("0 of 2 methods solve it in most runs.")
-    assert "Solved by no run of any method</strong> (1): income-ok-race" in page([failed])
+    assert "Solved by no run of any method (1): income-ok-race" in page_of(failed).html()
 
 
 def test_default_problem_has_two_groups_and_bound_two_hundredths(board: Board) -> None:
@@ -93,8 +99,8 @@ def test_short_run_says_so_first_and_compares_nothing(board: Board, written: Pat
         body = html[html.index("<main") :]
         return re.sub(r"<[^>]*>", " ", body[: body.index("<script>")])
 
-    short = words(page([replace(with_runs(board, 0.5), short=True)]))
-    assert short.index("A short run.") < short.index("What was found")
+    short = words(page_of(replace(with_runs(board, 0.5), short=True)).html())
+    assert short.index("A short run.") < short.index("Share of instances solved")
     assert "decides nothing" in " ".join(short.split())
     assert "A short run." not in words(written.read_text(encoding="utf-8"))
 
@@ -104,12 +110,12 @@ def test_page_names_failures_synthetic_data_and_is_escaped(board: Board) -> None
     swapped = {
         ("<b>bold</b> & co", p) if m == board.methods[0].name else (m, p): c for (m, p), c in board.curves.items()
     }
-    html = page([replace(board, methods=[method, *board.methods[1:]], curves=swapped)])
+    html = page_of(replace(board, methods=[method, *board.methods[1:]], curves=swapped)).html()
     assert "<b>bold" not in html
     assert "<title>&lt;b&gt;bold&lt;/b&gt; &amp; co: " in html
     assert "<i>" not in html
     assert "takes longer than the limit" in html
-    assert "which describe no real persons: income-va-marital" in html
+    assert "which describe no real persons (1): income-va-marital" in html
 
 
 def test_boards_with_little_on_them_have_a_page(board: Board, tmp_path: Path) -> None:
@@ -126,32 +132,35 @@ def test_boards_with_little_on_them_have_a_page(board: Board, tmp_path: Path) ->
         replace(one, curves={}),
         replace(one, problems=[replace(card, groups=None, bound=None, summary="")], heldout={}),
     ):
-        html = write_board(little, tmp_path).read_text(encoding="utf-8")
-        assert "What was found" in html
-        assert all((tmp_path / link).exists() for link in re.findall(r'href="(data/[^"]+)"', html))
+        html = page_of(little).write(tmp_path).read_text(encoding="utf-8")
+        assert "Share of instances solved" in html
+        assert all((tmp_path / link).exists() for link in re.findall(FILES, html))
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
 def test_numbers_beside_the_page(board: Board, written: Path) -> None:
-    folder = written.parent / "data"
-    shares = pd.read_csv(folder / "shares.csv")
+    folder = written.parent / "tables"
+    shares = pd.read_csv(folder / "board-shares.csv", index_col="method")
     for part, own in board.shares.items():
-        of_part = shares[shares["part"] == part].set_index("method")["share"]
-        np.testing.assert_allclose(of_part[board.names], own.share)
-    solved = pd.read_parquet(folder / "solved.parquet")
+        np.testing.assert_allclose(shares.loc[board.names, f"{PARTS[part]} value"], own.share)
+    solved = pd.read_csv(folder / "board-runs.csv").fillna({"change": ""})
     stated = solved[(solved["change"] == "") & solved["counts"]]
     means = stated.groupby(["method", "problem"])["solved"].mean().unstack().fillna(0.0).mean(axis=1)
     np.testing.assert_allclose(means[board.names], board.shares["stated"].share)
-    assert len(pd.read_csv(folder / "heldout.csv")) == 20 * len(board.heldout)
+    assert len(pd.read_csv(folder / "board-splits.csv")) == 20 * len(board.heldout)
     recorded = sum(one.loss.size for one in board.curves.values())
-    assert len(pd.read_csv(folder / "records.csv", usecols=["merit"])) == recorded
-    for name in ("shares", "heldout"):
-        assert r"\begin{tabular}" in (folder / f"{name}.tex").read_text(encoding="utf-8")
+    assert len(pd.read_csv(folder / "board-records.csv", usecols=["merit"])) == recorded
     html = written.read_text(encoding="utf-8")
-    for link in set(re.findall(r'href="(data/[^"]+)"', html)):
+    links = re.findall(FILES, html)
+    for link in links:
         assert (written.parent / link).exists(), link
+    tables = 4 + len(board.methods) + len(board.problems)
+    figures = 2 + 2 * len(board.problems)
+    counts = [sum(link.endswith(ending) for link in links) for ending in ("csv", "tex", "pdf")]
+    assert counts == [tables + 4, tables, figures]
+    assert len(links) == len(set(links)) == len([*folder.iterdir(), *(written.parent / "figures").iterdir()])
 
 
 def test_the_docs_recompute_the_shares_from_the_records(
@@ -174,20 +183,20 @@ def test_links_lead_somewhere_and_ids_are_unique(written: Path) -> None:
     assert len(ids) == len(set(ids))
     links = set(re.findall(r'href="#([^"]+)"', html))
     assert links <= set(ids)
-    assert {"method-sslalm", "problem-income-ok-race"} <= links
+    assert {"board-method-sslalm", "board-problem-income-ok-race"} <= links
 
 
 def test_rule_sets_share_a_page(board: Board, tmp_path: Path) -> None:
-    html = write_board([board, replace(board, rules="tuned")], tmp_path).read_text(encoding="utf-8")
+    html = page_of(board, replace(board, rules="tuned")).write(tmp_path).read_text(encoding="utf-8")
     ids = re.findall(r'\sid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
-    assert {"found", "tuned-found", "method-sslalm", "tuned-method-sslalm"} <= set(ids)
-    assert set(pd.read_csv(tmp_path / "data" / "shares.csv")["rules"]) == {"default", "tuned"}
+    assert {"board-default", "board-tuned", "board-default-method-sslalm", "board-tuned-method-sslalm"} <= set(ids)
+    assert len(list((tmp_path / "tables").glob("board-*-shares.csv"))) == 2
 
 
 @pytest.mark.slow
-def test_a_whole_board_is_small(tmp_path: Path) -> None:
-    size = len(write_board(demonstration(methods=16, problems=20, seeds=5), tmp_path).read_bytes())
+def test_a_whole_board_is_small() -> None:
+    size = len(page_of(demonstration(methods=16, problems=20, seeds=5)).html().encode())
     assert size < 1_500_000, f"{size:,} bytes"
 
 
@@ -199,7 +208,7 @@ def test_a_whole_board_is_small(tmp_path: Path) -> None:
 def test_every_part_fits(board: Board, written: Path, width: int, dark: bool) -> None:
     seen = browsed(written, probe(f"""
         const wide = [], outside = [];
-        for (const hash of ["#", "#method-ghost", "#problem-income-ok-race", "#scoring"]) {{
+        for (const hash of ["#", "#board-method-ghost", "#board-problem-income-ok-race", "#reading"]) {{
           location.hash = hash; {WAIT}
           wide.push(document.documentElement.scrollWidth - document.documentElement.clientWidth);
           outside.push(...[...document.querySelectorAll(".figure text")].filter(text => {{
@@ -208,8 +217,8 @@ def test_every_part_fits(board: Board, written: Path, width: int, dark: bool) ->
           }}).map(text => text.textContent));
         }}
         location.hash = "#"; {WAIT}
-        const ends = document.querySelector("[data-shown-by=problem-choice].chosen .figure");
-        const profile = document.querySelector("[aria-labelledby=speed] .figure");
+        const ends = document.querySelector("[data-shown-by=board-ends]:not([hidden]) .figure");
+        const profile = document.querySelector("[aria-labelledby=board-speed] .figure");
         return {{points: ends.querySelectorAll("use").length, panels: ends.querySelectorAll("svg").length,
           lines: profile.querySelectorAll("path title").length, wide, outside,
           paper: getComputedStyle(document.body).backgroundColor}};
@@ -227,16 +236,16 @@ def test_every_part_fits(board: Board, written: Path, width: int, dark: bool) ->
 @needs_browser
 def test_choosing_a_problem_changes_sentence_and_figure(written: Path) -> None:
     seen = browsed(written, probe("""
-        const at = () => [...document.querySelectorAll("[data-shown-by=problem-choice]")]
+        const at = () => [...document.querySelectorAll("[data-shown-by=board-ends]")]
           .filter(one => one.offsetHeight)
           .map(one => [one.querySelector("p").textContent, one.querySelector(".figure").ariaLabel]);
-        const before = at(), select = document.querySelector("[data-shows=problem-choice]");
-        select.value = "income-va-marital"; select.dispatchEvent(new Event("change"));
+        const before = at(), select = document.querySelector("[data-shows=board-ends]");
+        select.value = "problem-income-va-marital"; select.dispatchEvent(new Event("change"));
         return [before, at()];
     """), width=1400)  # fmt: skip
     ((before, first),), ((after, second),) = seen.found
     assert before != after
-    assert ("income-ok-race;" in first, "income-va-marital;" in second) == (True, True)
+    assert ("income-ok-race:" in first, "income-va-marital:" in second) == (True, True)
     assert seen.complaints == []
 
 
@@ -292,17 +301,20 @@ def test_sorting_by_keyboard(written: Path) -> None:
 @needs_browser
 def test_address_shows_one_part_and_back_returns(written: Path) -> None:
     seen = browsed(written, probe(f"""
-        const shown = () => [...document.querySelectorAll(".view")].filter(one => one.offsetHeight).map(one => one.id);
+        const views = [...document.querySelectorAll(".home, .part")];
+        const shown = () => views.filter(one => one.offsetHeight).map(one => one.id);
         const found = [shown()];
-        document.querySelector('a[href="#method-ghost"]').click(); {WAIT} found.push(shown());
-        document.querySelector('#method-ghost a[href="#problem-hs71"]').click(); {WAIT}
+        document.querySelector('a[href="#board-method-ghost"]').click(); {WAIT} found.push(shown());
+        document.querySelector('#board-method-ghost a[href="#board-problem-hs71"]').click(); {WAIT}
         found.push(shown());
         history.back(); {WAIT} found.push(shown());
         history.back(); {WAIT} found.push(shown());
         return found;
     """), width=1400)  # fmt: skip
     home, method, problem, back, again = seen.found
-    assert (home, method, problem, back, again) == ([""], ["method-ghost"], ["problem-hs71"], ["method-ghost"], [""])
+    assert (home, method, problem, back, again) == (
+        [""], ["board-method-ghost"], ["board-problem-hs71"], ["board-method-ghost"], [""],
+    )  # fmt: skip
     assert seen.complaints == []
 
 
@@ -317,16 +329,3 @@ def test_screen_readers_find_landmarks_names_and_tables(written: Path) -> None:
           headers: [...document.querySelectorAll("table")].every(one => one.querySelector("tbody th[scope=row]"))};
     """), width=1400)  # fmt: skip
     assert seen.found == {"main": 1, "h1": 1, "figures": True, "controls": True, "skip": "#main", "headers": True}
-
-
-@needs_browser
-def test_rule_sets_are_shown_one_at_a_time(board: Board, tmp_path: Path) -> None:
-    path = write_board([board, replace(board, rules="tuned")], tmp_path)
-    seen = browsed(path, probe(f"""
-        const shown = () => [...document.querySelectorAll(".board")].map(one => one.offsetHeight > 0);
-        const found = [shown()];
-        document.querySelector('[data-rules="1"]').click(); {WAIT} found.push(shown());
-        return found;
-    """), width=1400)  # fmt: skip
-    assert seen.found == [[True, False], [False, True]]
-    assert seen.complaints == []

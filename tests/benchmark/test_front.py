@@ -11,8 +11,8 @@ import pytest
 from fairbound.benchmark import plan
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.front import on_front
-from fairbound.benchmark.report import Section
 from fairbound.benchmark.results import Results
+from fairbound.benchmark.sections import study_section
 from fairbound.benchmark.store import Store
 
 from ..small_study import small_plan, small_study
@@ -56,8 +56,8 @@ def results_of(folder: Path, entries: str) -> Results:
 def test_the_front_is_shown_where_examples_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)  # of 40 examples: as many as 30 of 8, and 10 of 24
     results = results_of(tmp_path, f"{SGD}, {ASCENT}")
-    section = Section.of(results)
-    assert section.budget == "examples"  # though its runs were planned by the entries' own steps
+    section = study_section(results)
+    assert section.variant == "examples"  # though its runs were planned by the entries' own steps
     frame = section.tables["loss"].frame
     assert frame["row"].tolist() == ["SGD", "Ascent"]
     assert (frame["steps"] * frame["examples per step"]).tolist() == [240, 240]
@@ -73,8 +73,8 @@ def test_the_front_is_shown_where_examples_are_equal(tmp_path: Path, monkeypatch
 def test_no_front_where_examples_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)
     results = results_of(tmp_path, f"{SGD.replace('30', '31')}, {ASCENT}")
-    section = Section.of(results)
-    assert section.budget == "paper"
+    section = study_section(results)
+    assert section.variant == "paper"
     assert "front" not in section.tables["loss"].frame
 
 
@@ -86,7 +86,7 @@ def test_runs_that_diverged_are_named_and_keep_their_row_off_the_front(
     lost = results.runs["SGD"][1].result
     assert lost is not None
     lost.tables["records"]["train"][:] = math.inf
-    table = Section.of(results).tables["loss"]
+    table = study_section(results).tables["loss"]
     assert table.frame["front"].tolist()[0] in (None, "test")
     assert table.frame["front"].tolist()[1] in ("train", "train and test")
     assert "Runs that diverged: SGD (1 of 2)." in table.notes

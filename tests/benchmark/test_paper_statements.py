@@ -19,8 +19,8 @@ from fairbound.benchmark.paper_statements import (
     statements_table,
     verdict,
 )
-from fairbound.benchmark.report import Section
 from fairbound.benchmark.results import Results
+from fairbound.benchmark.sections import paper_section
 from fairbound.benchmark.study import load
 
 STUDIES = {name for line in statements() for name in STUDY.findall(f"{line.study} {line.claims}")}
@@ -171,7 +171,7 @@ def every() -> list[Results]:
 
 
 def test_the_table_has_every_statement_with_our_figures_and_the_papers(every: list[Results]) -> None:
-    (section,) = Section.of_paper(every)
+    (section,) = paper_section(every)
     table = section.tables["statements"]
     frame = table.frame.droplevel(1, axis=1)
     assert frame["statement"].tolist() == [line.statement for line in statements()]
@@ -187,9 +187,9 @@ def test_the_table_has_every_statement_with_our_figures_and_the_papers(every: li
 
 def test_only_whole_runs_on_the_papers_data_are_judged(every: list[Results]) -> None:
     study = load("paper-ok-race")
-    assert Section.of_paper([made(source="synthetic:OK").read]) == []
-    assert Section.of_paper([made(budget="examples").read]) == []
-    assert Section.of_paper([Made(stored_study(replace(study, seeds=2), source="acs:OK", whole_seeds=10)).read]) == []
+    assert paper_section([made(source="synthetic:OK").read]) == []
+    assert paper_section([made(budget="examples").read]) == []
+    assert paper_section([Made(stored_study(replace(study, seeds=2), source="acs:OK", whole_seeds=10)).read]) == []
     alone = statements_table({"paper-ok-race": made().read})
     assert alone is not None
     assert 0 < len(alone.frame) < len(statements())  # those that read this study alone

@@ -18,9 +18,9 @@ from fairbound.benchmark import plots
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.plan import Plan
 from fairbound.benchmark.plots import PLOTS, End, draw_ends, shared_axis
-from fairbound.benchmark.report import Section
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.results import BoundedGaps, ReportItem, Results
+from fairbound.benchmark.sections import study_section
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import StoredStudy
 from fairbound.benchmark.study import Study, load
@@ -255,7 +255,7 @@ def test_a_figure_is_added_in_one_place(results: Results, monkeypatch: pytest.Mo
         return figure
 
     monkeypatch.setitem(PLOTS, "accuracy", ReportItem("Accuracy", lambda results: True, accuracy))
-    figure = Section.of(results).figures["accuracy"]
+    figure = study_section(results).figures["accuracy"]
     assert svg(figure).count("<use") == 4
     write_pdf(figure, tmp_path / "accuracy.pdf")
     assert (tmp_path / "accuracy.pdf").read_bytes().startswith(b"%PDF")
@@ -366,7 +366,7 @@ def test_five_groups_from_a_store(tmp_path: Path) -> None:
 
 def test_pyplot_stays_unloaded() -> None:
     script = (
-        "import sys; from fairbound.benchmark.report import Section\n"
+        "import sys; from fairbound.benchmark.sections import study_section\n"
         "from fairbound._utils.drawing import svg\n"
         "from fairbound.benchmark.plots import End, draw_ends\n"
         "early = {'matplotlib', 'jinja2'} & set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""The report: its sections against numpy, its files, what it prints, and its page as text and in a real browser."""
+"""A page of studies: its sections against numpy, its files, what it prints, and its text, also in a real browser."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from browsing import browsed, needs_browser
+from demonstration import demonstration
 from made_results import Made, stored_study
 
+from fairbound.benchmark.board.section import board_section
 from fairbound.benchmark.entry import Paper, Printed
+from fairbound.benchmark.page import Exhibit, Page, Section
 from fairbound.benchmark.paper_comparison import agreement, beside
 from fairbound.benchmark.problems.table import SplitSpec
-from fairbound.benchmark.report import Section, write_report
 from fairbound.benchmark.report_table import ReportTable, frame_of
 from fairbound.benchmark.results import Results
+from fairbound.benchmark.sections import study_section
 from fairbound.benchmark.stored_study import StoredStudy
 from fairbound.benchmark.study import load
 from fairbound.cli.report import show
@@ -50,7 +53,13 @@ def made_setting(*, source: str = "synthetic:OK", whole_seeds: int = 2, **change
 def made_section(study: StoredStudy, blown: str = "") -> tuple[Section, dict[str, list[dict[str, Any]]]]:
     """And the tables that it shows, by entry."""
     made = Made(study, factors={blown: 1e5})
-    return Section.of(made.read), {entry: [tables for _, tables in runs] for entry, runs in made.results.items()}
+    return study_section(made.read), {entry: [tables for _, tables in runs] for entry, runs in made.results.items()}
+
+
+def without_figures(section: Section, **changes: Any) -> Section:
+    """Quick to write."""
+    exhibits = {name: exhibit for name, exhibit in section.exhibits.items() if name in section.tables}
+    return replace(section, exhibits=exhibits, **changes)
 
 
 def lines_of(table: ReportTable) -> list[dict[str, Any]]:
@@ -64,9 +73,9 @@ def lines_of(table: ReportTable) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("changes", "tables", "figures"), [
     ({}, "loss fairness",
-     "curves seconds scores radar trade-off"),
-    ({"last_states": 3, "measured": ("validation",)}, "tuning", "validation trade-off"),
-    ({"splits": 2}, "loss splits", "curves seconds scores radar trade-off"),
+     "trade-off curves seconds scores radar"),
+    ({"last_states": 3, "measured": ("validation",)}, "tuning", "trade-off validation"),
+    ({"splits": 2}, "loss splits", "trade-off curves seconds scores radar"),
 ])  # fmt: skip
 def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str) -> None:
     found, _ = made_section(made_setting(**changes))
@@ -95,11 +104,11 @@ def test_losses_and_violations_are_those_of_the_last_record() -> None:
     assert first["validation loss differs"]
 
 
-def test_the_papers_figures_are_counted_and_shown_below_ours(tmp_path: Path) -> None:
+def test_the_papers_figures_are_counted_and_shown_below_ours() -> None:
     """Of the paper's twelve figures the train ones are too vague to miss; those of test and one loss are far off."""
     section, _ = made_section(made_setting())
     assert section.agreement.startswith("6 of 12 comparisons with the paper's figures are within two")
-    html = write_report([replace(section, figures={})], tmp_path, []).read_text()
+    html = Page([without_figures(section)]).html()
     assert html.count("<small>paper: ") == 12
     assert "<small>paper: 0.9000 ± 0.0010" in html
     assert html.count('<strong class="far">') == 6 + 1  # and where the mark is explained
@@ -134,15 +143,15 @@ def losses_of(study: StoredStudy, ends: dict[str, tuple[float, float, float]]) -
 def test_finding_names_the_first_the_second_and_held_out_examples() -> None:
     ends = {"SGD": (0.30, 0.2, 0.2), "SSL-ALM": (0.40, 0.0, 0.05), "SSw": (0.45, 0.005, 0.0)}
     results = losses_of(made_setting(), ends)
-    said = Section.of(results).finding
+    said = study_section(results).finding
     assert "within 0.01 of the bound 0.005, SSL-ALM has the smallest loss (0.401 ± 0.001)" in said
     assert "the difference in loss between the first two, SSL-ALM and SSw, is significant: 0.050 [0.050, 0.050]" in said
     assert said.endswith("its largest violation is 0.050 ± 0.000; no constraint is violated in 0 of 2 runs.")
     far = losses_of(made_setting(), dict.fromkeys(ENTRIES, (0.3, 0.2, 0.2)))
-    assert "no method ends within 0.01 of the bound 0.005; the nearest is SGD" in Section.of(far).finding
+    assert "no method ends within 0.01 of the bound 0.005; the nearest is SGD" in study_section(far).finding
 
 
-def test_short_runs_say_so_and_are_not_compared(tmp_path: Path) -> None:
+def test_short_runs_say_so_and_are_not_compared() -> None:
     study = made_setting(seeds=1, steps=5)
     found, _ = made_section(study)
     steps = max(entry.own_steps for entry in study.entries)
@@ -150,11 +159,11 @@ def test_short_runs_say_so_and_are_not_compared(tmp_path: Path) -> None:
     assert "not compared with the paper" in found.agreement
     for table in found.tables.values():
         assert not any("paper" in field for _, field in table.frame.columns)
-    html = write_report([replace(found, figures={})], tmp_path / "report", []).read_text()
-    assert html.index("A short run.") < html.index("Contents")
+    html = Page([without_figures(found)]).html()
+    assert html.index("A short run.") < html.index('class="finding"')
     whole, _ = made_section(made_setting())
     assert whole.short == ""
-    html = write_report([replace(whole, figures={})], tmp_path / "report", []).read_text()
+    html = Page([without_figures(whole)]).html()
     assert "A short run." not in html
     heading = html.index('<h2 id="paper-ok-race">')
     order = [html.index(f'id="paper-ok-race-{name}"') for name in ("loss", "fairness")]
@@ -166,7 +175,7 @@ def test_short_runs_say_so_and_are_not_compared(tmp_path: Path) -> None:
 
 def test_the_terminals_tables_fit_and_long_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     found, _ = made_section(made_setting())
-    show([found], Path("there"))
+    show(Page([found]), Path("there"))
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "6 of 12 comparisons with the paper's figures are within" in " ".join(said.split())
@@ -174,7 +183,7 @@ def test_the_terminals_tables_fit_and_long_ones_are_named(capsys: pytest.Capture
     for column in loss.shown():
         assert all(text in said for text in column.text)
     many = replace(loss, frame=pd.concat([loss.frame] * 30))
-    show([replace(found, tables={"loss": many})], Path("there"))
+    show(Page([replace(found, exhibits={"loss": Exhibit("Loss", many)})]), Path("there"))
     assert "90 lines, in there/tables/paper-ok-race-loss.csv" in capsys.readouterr().out
 
 
@@ -192,12 +201,12 @@ def both() -> list[Section]:
 
 @pytest.fixture(scope="module")
 def written(both: list[Section], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(both, tmp_path_factory.mktemp("report") / "new", [SYSTEM])
+    return Page(both, [SYSTEM]).write(tmp_path_factory.mktemp("report") / "new")
 
 
 def test_every_table_and_figure_has_its_files(both: list[Section], written: Path) -> None:
     there = {str(path.relative_to(written.parent)) for path in written.parent.rglob("*") if path.is_file()}
-    expected = {"report.html"}
+    expected = {"index.html"}
     for one, stem in zip(both, ("paper-ok-race-paper", "paper-ok-race-examples", "tune"), strict=True):
         expected |= {f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")}
         expected |= {f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf",)}
@@ -208,20 +217,26 @@ def test_every_table_and_figure_has_its_files(both: list[Section], written: Path
 
 def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Section], tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    little = replace(both[0], figures={"trade-off": both[0].figures["trade-off"]})
-    write_report([little], tmp_path, [], lambda done, total: told.append((done, total)))
+    little = replace(both[0], exhibits={name: both[0].exhibits[name] for name in ("trade-off", "loss", "fairness")})
+    Page([little]).write(tmp_path, lambda done, total: told.append((done, total)))
     assert told == [(i, 3) for i in range(1, 4)]
     assert (tmp_path / "tables" / "paper-ok-race-loss.csv").exists()
 
 
-def test_reports_that_cannot_be_written_say_why(both: list[Section], tmp_path: Path) -> None:
+def test_real_and_synthetic_data_have_files_of_their_own(both: list[Section]) -> None:
+    synthetic = both[2]
+    real = replace(synthetic, cards=[replace(synthetic.cards[0], source="acs:OK")])
+    assert list(Page([real, synthetic]).stems) == ["tune-paper", "tune-paper-synthetic"]
+
+
+def test_pages_that_cannot_be_written_say_why(both: list[Section], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"at least one section; run a study first: fairbound run \S+"):
-        write_report([], tmp_path, [])
-    with pytest.raises(ValueError, match="two sections are of 'tune' within the budget 'paper'"):
-        write_report([both[2], both[2]], tmp_path, [])
+        Page([])
+    with pytest.raises(ValueError, match=r"the same files, got tune \(paper\), tune \(paper\)"):
+        Page([both[2], both[2]])
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"cannot be written into .*file .*; name another folder"):
-        write_report(both, tmp_path / "file", [])
+        Page(both).write(tmp_path / "file")
 
 
 # The page -------------------------------------------------------------------------------------------------------------
@@ -262,19 +277,31 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
     assert any("default-src 'none'" in said for said in read.attributes["content"])
     assert read.scripts == 1  # none came in with a title or a note
     for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "synthetic:OK",
-                 "Equal numbers of examples for every method", both[0].reference, "Beyond the axis"):  # fmt: skip
+                 "Equal numbers of examples for every method", both[0].origin, "Beyond the axis"):  # fmt: skip
         assert said in words
     assert words.count("Synthetic data.") == 1
     assert len(html) < 1e6
 
 
-def test_only_synthetic_sections_have_the_banner_where_sources_differ(both: list[Section], tmp_path: Path) -> None:
-    bare = replace(both[2], figures={})
-    real = replace(bare, name="real", source="acs:OK")
-    mixed = write_report([real, bare], tmp_path, []).read_text()
+def test_studies_and_boards_are_one_page(both: list[Section]) -> None:
+    board = board_section(demonstration(methods=3, problems=1, seeds=1))
+    html = Page([without_figures(both[0]), board]).html()
+    read = Read(html)
+    ids = read.attributes["id"]
+    assert len(ids) == len(set(ids))
+    assert {"paper-ok-race", "board", "board-shares", "board-method-ghost", "board-problem-income-ok-race"} <= {*ids}
+    assert {link[1:] for link in read.attributes["href"] if link.startswith("#")} <= {*ids}
+    assert html.index("Contents</h2>") < html.index('<h2 id="paper-ok-race">') < html.index('<h2 id="board">')
+    assert "[one run]" in html
+
+
+def test_only_synthetic_sections_have_the_banner_where_sources_differ(both: list[Section]) -> None:
+    bare = without_figures(both[2])
+    real = replace(bare, name="real", cards=[replace(bare.cards[0], source="acs:OK")])
+    mixed = Page([real, bare]).html()
     assert mixed.count("Synthetic data.") == 1
-    assert mixed.index("Synthetic data.") > mixed.index("Data: acs:OK.")  # below the real section's heading
-    assert "Synthetic data." not in write_report([real], tmp_path, []).read_text()
+    assert mixed.index("Synthetic data.") > mixed.index('<h2 id="tune">')  # not for the real section
+    assert "Synthetic data." not in Page([real]).html()
 
 
 # What a reader would do: sort the first table by a column of means, look at every figure and at the width of the page.

@@ -69,7 +69,7 @@ def board(ends: Mapping[str, Mapping[tuple[str, str], Sequence[float]]], plain: 
         (name, one): runs(merits[one]) for name, merits in ends.items() for one in instances if tuple(one) in merits
     }
     return Board(
-        version="1", rules="default", seeds=2, short=False, methods=methods, curves=curves,
+        name="board", title="Made up", rules="default", seeds=2, short=False, methods=methods, curves=curves,
         problems=[card(name, [one.change for one in instances if one.problem == name]) for name in problems],
     )  # fmt: skip
 

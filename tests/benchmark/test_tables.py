@@ -7,7 +7,6 @@ import io
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,13 @@ from made_results import Made, stored_study
 from scipy import stats
 from small_study import small_plan, small_study
 
-from fairbound.benchmark.board import tables as board_tables
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.entry import Paper, Printed
 from fairbound.benchmark.paper_comparison import PAPERS_CHOICE
 from fairbound.benchmark.problems.table import SplitSpec
-from fairbound.benchmark.report import Section
-from fairbound.benchmark.report_table import ReportTable, frame_of, latex
+from fairbound.benchmark.report_table import ReportTable, frame_csv, frame_of, latex
 from fairbound.benchmark.results import ReportItem, Results
+from fairbound.benchmark.sections import study_section
 from fairbound.benchmark.store import Store
 from fairbound.benchmark.stored_study import StoredStudy
 from fairbound.benchmark.study import load
@@ -310,15 +308,15 @@ def test_tables_of_a_real_run(tmp_path: Path) -> None:
 
 
 def test_a_table_is_added_in_one_place(two: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It then is in every report."""
+    """It then is on every page."""
 
     def accuracy_table(results: Results) -> ReportTable:
         means = results.final[results.final["part"] == "test"].groupby("row")["accuracy"].mean()
         return ReportTable("Accuracy", frame_of({"row": means.index.to_series(), "accuracy": means}))
 
     monkeypatch.setitem(TABLES, "accuracy", ReportItem("Accuracy", lambda results: True, accuracy_table))
-    monkeypatch.setattr("fairbound.benchmark.report.PLOTS", {})
-    section = Section.of(two.read)
+    monkeypatch.setattr("fairbound.benchmark.sections.PLOTS", {})
+    section = study_section(two.read)
     assert set(section.tables["accuracy"].to_text().split()) >= {"SGD", "SSL-ALM", "accuracy"}
 
 
@@ -350,18 +348,14 @@ def test_csv_round_trip() -> None:
     assert list(second.values()) == ["none", "0", *[""] * 9]
 
 
-def test_csv_has_no_cell_that_a_spreadsheet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv_has_no_cell_that_a_spreadsheet_runs() -> None:
     """Names of rows, methods and problems are a user's own; negative numbers stay numbers."""
     frame = frame_of({"row": pd.Series(['=HYPERLINK("x")', "@b"]), "+1": pd.Series([-0.5, None])})
     assert list(csv.reader(io.StringIO(ReportTable("t", frame).to_csv()))) == [
         ["row", "'+1"], ["'=HYPERLINK(\"x\")", "-0.5"], ["'@b", ""],
     ]  # fmt: skip
     rows = [{"method": "=1+1", "score": -0.5, "speed": None}, {"method": "SGD", "score": 1.0, "speed": "-"}]
-    monkeypatch.setattr(board_tables, "FRAMES", {"scores": lambda _: rows})
-    board_tables.write_tables([SimpleNamespace(rules="mine")], tmp_path)  # type: ignore[list-item]
-    written = (tmp_path / "scores.csv").read_text().splitlines()
-    assert written == ["rules,method,score,speed", "mine,'=1+1,-0.5,", "mine,SGD,1.0,'-"]
-    assert pd.read_parquet(tmp_path / "scores.parquet")["method"].tolist() == ["=1+1", "SGD"]  # for programs
+    assert frame_csv(pd.DataFrame(rows)).splitlines() == ["method,score,speed", "'=1+1,-0.5,", "SGD,1.0,'-"]
 
 
 def test_csv_of_all_tables_is_readable_by_pandas(two: Made) -> None:

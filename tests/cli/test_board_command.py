@@ -34,7 +34,7 @@ def test_a_problem_of_ones_own_gives_shares_and_a_page(problem: Path, tmp_path: 
     page = (tmp_path / "board" / "index.html").read_text()
     assert "five-means" in page
     assert "A short run" in page
-    assert (tmp_path / "board" / "data" / "shares.csv").read_text().count("\n") == 3
+    assert (tmp_path / "board" / "tables" / "board-shares.csv").read_text().count("\n") == 3
     runs = sorted((tmp_path / "results" / "runs").iterdir())
     assert len(runs) == 4
     before = [path.stat().st_mtime_ns for path in runs]

@@ -274,7 +274,7 @@ settings = { tau = 0.05, eta = 0.01 }
         assert "Descent-ascent" in report
         data = "Data: synthetic, not real: synthetic:OK, 17,917 rows"
         assert again.splitlines()[0] == report.splitlines()[0] == data
-        page = (tmp_path / "report" / "report.html").read_text()
+        page = (tmp_path / "report" / "index.html").read_text()
         assert page.partition("<h1>")[0].count(data) == 1
         assert (tmp_path / "report" / "tables" / "two-fairness.csv").exists()
         assert (tmp_path / "report" / "figures" / "two-curves.pdf").stat().st_size > 1000

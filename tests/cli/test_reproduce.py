@@ -70,7 +70,7 @@ def test_one_command_computes_times_and_reports_and_does_nothing_twice(
     assert said.startswith("Data: synthetic, not real: synthetic:OK, 17,917 rows Experiment 1: ")
     assert "paper-ok-race: A short run, not compared with the paper: 1 of 10 runs of a method, at most 3 of" in said
     assert "18 runs in" in said  # 11 and 7 that differ; three steps are the same runs within either budget
-    assert (tmp_path / "report" / "report.html").stat().st_size > 100_000
+    assert (tmp_path / "report" / "index.html").stat().st_size > 100_000
 
     again = " ".join(call("reproduce", *options).split())
     assert "0 runs in" in again

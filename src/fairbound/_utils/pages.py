@@ -22,7 +22,7 @@ class TableCell(NamedTuple):
     sort_key: float | str | None = None  # None: always last
     small: str = ""  # below the text
     is_alert: bool = False
-    title: str = ""  # explains it
+    shade: float | None = None  # of its ground, from 0 to 1
     href: str = ""  # where its text leads
 
     @property

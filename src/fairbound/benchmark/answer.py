@@ -1,6 +1,6 @@
 """A study's answer at one glance: one table, three sentences, and what to run next.
 
-    shows = ["answer", "trade-off"]      in a study's file: of a report's tables and figures these alone
+    shows = ["answer", "trade-off"]      in a study's file: of its tables and figures these alone
 
 No ranks: runs of a minute do not decide between methods that are near to each other, and the sentences say so.
 """
@@ -15,9 +15,8 @@ import pandas as pd
 
 from fairbound.benchmark.front import TOLERANCE, difference, spread
 from fairbound.benchmark.report_table import ReportTable, frame_of
-from fairbound.benchmark.results import Results, mean_std
+from fairbound.benchmark.results import Results, decided, mean_std
 
-DECISIONS = ("holds", "violated", "undecided")  # of a verdict, in this order
 NEXT = {  # command, and what it does
     "fairbound board": "every method on every problem; in a checkout: make board",
     "fairbound reproduce": "the whole paper, both experiments and every table; in a checkout: make reproduce",
@@ -37,7 +36,9 @@ def answer_table(results: Results) -> ReportTable:
         "loss": train["loss"],
         "violation": train["violation"],
         "held out": held_out["violation"],
-        "verdict": pd.Series({row: _decided(results, row) for row in rows.index}, dtype=object),
+        "verdict": pd.Series(
+            {row: decided(count) for row, count in results.decisions.items()}, index=rows.index, dtype=object
+        ),
         **{name: held_out[column, "mean"] for name, column in shown.items()},
         "seconds": rows["steps"] * pd.Series(results.seconds).reindex(rows.index),
     }
@@ -112,8 +113,3 @@ def _held_out(results: Results) -> str:
 def _kept(results: Results, row: str, part: str) -> str:
     violations = results.final[(results.final["part"] == part) & (results.final["row"] == row)]["violation"]
     return f"{int((violations == 0).sum())} of {len(violations)} runs"
-
-
-def _decided(results: Results, row: str) -> str | None:
-    counts = results.decisions.get(row)
-    return None if counts is None else ", ".join(f"{counts[name]} {name}" for name in DECISIONS if counts[name])

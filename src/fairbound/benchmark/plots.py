@@ -248,7 +248,6 @@ class End(NamedTuple):
     violation: float
     violation_std: float
     is_strong: bool = False  # drawn filled
-    is_ringed: bool = False
 
 
 @style()
@@ -273,7 +272,7 @@ def draw_ends(
         drawn = sorted((end for end in of_part if end in ends), key=lambda end: not end.is_strong)  # are labeled first
         points = [_draw_end(axes, end) for end in drawn]
         labels = [str(names.index(end.name) + 1) if is_numbered else end.name for end in drawn]
-        label_points(axes, points, labels, [_color(end) for end in drawn])
+        label_points(axes, points, labels, [DOT if end.is_strong else SOFT for end in drawn])
     if is_numbered:
         text = "\n".join(f"{i}  {name}" for i, name in enumerate(names, start=1))
         places[-1].text(0.02, 0.95, text, va="top", linespacing=1.35)
@@ -294,23 +293,19 @@ def _draw_end(axes: Any, end: End) -> tuple[float, float]:
     x = min(max(end.violation, left + 0.015 * (right - left)), right - 0.015 * (right - left))
     y = min(max(end.loss, bottom + 0.02 * (top - bottom)), top - 0.02 * (top - bottom))
     is_outside = not (left <= end.violation <= right and bottom <= end.loss <= top)
-    color = _color(end)
+    color = DOT if end.is_strong else SOFT
     if not is_outside:
         x_ends, y_ends = (x - end.violation_std, x + end.violation_std), (y - end.loss_std, y + end.loss_std)
-        error_bars(axes, (x, y), x_ends, y_ends, color if end.is_strong or end.is_ringed else FAINT)
+        error_bars(axes, (x, y), x_ends, y_ends, color if end.is_strong else FAINT)
     words = (
         f"{end.name}: loss {end.loss:.4g} ± {end.loss_std:.2g}, violation {end.violation:.4g} ± {end.violation_std:.2g}"
     )
     mark = {
         "marker": "^" if is_outside else "o", "markersize": 8, "markerfacecolor": color if end.is_strong else PAPER,
-        "markeredgecolor": color, "markeredgewidth": 3 if end.is_ringed and not end.is_strong else 1.5,
+        "markeredgecolor": color, "markeredgewidth": 1.5,
     }  # fmt: skip
     titled(axes.plot(x, y, **mark, zorder=3, clip_on=False)[0], words + (", outside of the axes" if is_outside else ""))
     return x, y
-
-
-def _color(end: End) -> str:
-    return DOT if end.is_strong else INK if end.is_ringed else SOFT
 
 
 # An axis for many methods ---------------------------------------------------------------------------------------------

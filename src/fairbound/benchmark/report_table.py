@@ -1,4 +1,4 @@
-"""A table of the report: a data frame with a title and notes, as text, CSV, LaTeX and the cells of a page.
+"""A table of a page: a data frame with a title and notes, as text, CSV, LaTeX and the cells of a page.
 
 A frame's columns have two levels, (name, field): ("loss", "mean"), ("loss", "std"); a plain column has the field "".
 CSV holds every field in full; text, LaTeX and pages write the fields of a name together, rounded.
@@ -20,7 +20,7 @@ from fairbound._utils.files import harmless
 MISSING = "—"
 PAPER = "paper"  # of a column: the paper's figures beside ours
 MARK = "*"  # after a figure of ours that is not the paper's
-WHOLE, PERCENT = "{:,.0f}", "{:.0%}"  # formats of a column
+WHOLE, PERCENT, SHORT = "{:,.0f}", "{:.0%}", "{:.3g}"  # formats of a column
 MAX_NAME = 28  # letters of a row's name on a terminal, so that three columns fit in 80
 
 
@@ -58,6 +58,7 @@ class ReportTable:
     notes: tuple[str, ...] = ()
     digits: int = 4  # after the point
     formats: Mapping[str, str] = field(default_factory=dict)  # by name, of columns that are written otherwise
+    shaded: bool = False  # on a page: figures are shares, a large one has a dark ground
 
     def shown(self) -> Iterator[ShownColumn]:
         """The fields of a name together."""
@@ -71,14 +72,14 @@ class ReportTable:
                     text = [MISSING if pd.isna(line[0]) else write(self, name, *line) for line in lines]
                     text = [cell + MARK * far for cell, far in zip(text, marked, strict=True)]
                     keys = [line[0] if _has_order(line[0]) else None for line in lines]
-                    is_text = pd.api.types.is_string_dtype(fields[wanted[0]])
+                    is_text = any(isinstance(value, str) for value in fields[wanted[0]])
                     yield ShownColumn(name, detail, text, keys, marked, is_text)
 
     def number(self, name: str, value: float) -> str:
         """In the column's form; text as it is."""
         if isinstance(value, str):
             return value
-        form = self.formats.get(name, f"{{:.{self.digits}f}}")
+        form = self.formats.get(name, f"{{:z.{self.digits}f}}")
         return form.format(value) if math.isfinite(value) else "not finite"
 
     def to_csv(self) -> str:
@@ -116,9 +117,15 @@ def _spread(table: ReportTable, name: str, mean: float, std: float) -> str:
     return f"{table.number(name, mean)} ± {table.number(name, std)}"
 
 
+def _within(table: ReportTable, name: str, value: float, low: float, high: float) -> str:
+    ends = "one run" if math.isnan(low) else f"{table.number(name, low)}, {table.number(name, high)}"
+    return f"{table.number(name, value)} [{ends}]"
+
+
 FORMS: tuple[tuple[str, tuple[str, ...], Callable[..., str]], ...] = (  # detail, fields, how they are written
     ("", ("",), lambda t, name, value: t.number(name, value)),
     ("", ("mean", "std"), _spread),
+    ("", ("value", "from", "to"), _within),
     (PAPER, ("paper mean", "paper std"), _spread),
     ("95 %", ("low", "high"), lambda t, name, low, high: f"[{t.number(name, low)}, {t.number(name, high)}]"),
 )

@@ -35,6 +35,7 @@ from fairbound.metrics.fairness_metrics import values as fairness_metrics
 Array = NDArray[np.float64]
 LOSS = "loss"
 QUANTITIES = [LOSS, "gap", "violation"]
+DECISIONS = ("holds", "violated", "undecided")  # of a verdict, in this order
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,12 +290,20 @@ class Results:
         return "the largest of the constraints' gaps" if others else f"loss of {first} minus loss of {second}"
 
 
-class ReportItem(NamedTuple):
-    """A table or a figure of the report: an entry of `tables.TABLES` or `plots.PLOTS`."""
+def decided(counts: Mapping[str, int]) -> str:
+    """
+    >>> decided(Counter(undecided=1, holds=4))
+    '4 holds, 1 undecided'
+    """
+    return ", ".join(f"{counts[decision]} {decision}" for decision in DECISIONS if counts[decision])
 
-    heading: str  # in the table of contents up to its first comma
+
+class ReportItem(NamedTuple):
+    """A table or a figure of a study: an entry of `tables.TABLES` or `plots.PLOTS`."""
+
+    heading: str  # in the contents up to its first comma
     applies: Callable[[Results], bool]
-    make: Callable[[Results], Any]  # a ReportTable or a FigureSpec
+    make: Callable[[Results], Any]  # a ReportTable, or a matplotlib figure
 
 
 def mean_std(grouped: Any) -> pd.DataFrame:

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fairbound.cli.options import (
-    Jobs,
-    OtherQueue,
-    Out,
-    Queue,
-    Recompute,
-    Scheduler,
-    Shard,
-    complete_entry,
-    complete_problem,
-)
+from fairbound.cli import options
 from fairbound.cli.printing import console
 from fairbound.cli.report import show_and_write
 
@@ -41,13 +31,15 @@ Problems = Annotated[
     list[str] | None,
     typer.Argument(
         help="Names of problems, or your own files (.toml, .py); by default all. Folders of entries are read, not run.",
-        autocompletion=complete_problem,
+        autocompletion=options.complete_problem,
     ),
 ]
 Method = Annotated[
     list[str] | None,
     typer.Option(
-        "--method", help="Only these entries, by name, beside SGD; may be repeated.", autocompletion=complete_entry
+        "--method",
+        help="Only these entries, by name, beside SGD; may be repeated.",
+        autocompletion=options.complete_entry,
     ),
 ]
 EntryFile = Annotated[
@@ -66,7 +58,6 @@ Splits = Annotated[int | None, typer.Option(min=1, help="Splits on which bounds 
 Steps = Annotated[int | None, typer.Option(min=40, help="Limit on steps, for quick trials.")]
 Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a quick trial.")]
 List = Annotated[bool, typer.Option("--list", help="List problems and entries, and stop.")]
-To = Annotated[Path, typer.Option("--to", "-o", help="The folder for the page and its data.")]
 
 
 def board_command(
@@ -80,14 +71,14 @@ def board_command(
     steps: Steps = None,
     short: Short = False,
     show_list: List = False,
-    recompute: Recompute = False,
-    jobs: Jobs = None,
-    scheduler: Scheduler = None,
-    slurm: Queue = None,
-    queue: OtherQueue = None,
-    shard: Shard = None,
-    out: Out = Path("results"),
-    to: To = Path("board"),
+    recompute: options.Recompute = False,
+    jobs: options.Jobs = None,
+    scheduler: options.Scheduler = None,
+    slurm: options.Queue = None,
+    queue: options.OtherQueue = None,
+    shard: options.Shard = None,
+    out: options.Out = Path("results"),
+    to: options.To = Path("board"),
 ) -> None:
     """Compare methods on a collection of problems; reuses stored results."""
     from fairbound.benchmark.board.entry_folder import CARD, EntryFolder

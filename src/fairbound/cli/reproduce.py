@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from fairbound.cli.options import Folder, Jobs, OtherQueue, Out, Queue, Recompute, Scheduler, Seeds, Steps, To
+from fairbound.cli import options
 from fairbound.cli.printing import console
-from fairbound.cli.report import sections_of, write_with_progress
+from fairbound.cli.report import read, write
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.plan import Plan
 
 
 def reproduce_command(
-    folder: Folder = None,
-    seeds: Seeds = None,
-    steps: Steps = None,
-    recompute: Recompute = False,
-    jobs: Jobs = None,
-    scheduler: Scheduler = None,
-    slurm: Queue = None,
-    queue: OtherQueue = None,
-    out: Out = Path("results"),
-    to: To = Path("report"),
+    folder: options.Folder = None,
+    seeds: options.Seeds = None,
+    steps: options.Steps = None,
+    recompute: options.Recompute = False,
+    jobs: options.Jobs = None,
+    scheduler: options.Scheduler = None,
+    slurm: options.Queue = None,
+    queue: options.OtherQueue = None,
+    out: options.Out = Path("results"),
+    to: options.To = Path("report"),
 ) -> None:
-    """Run all studies of the paper, its two experiments within both budgets, and write one report of everything."""
+    """Run all studies of the paper, its two experiments within both budgets, and write one page of everything."""
     from fairbound.benchmark.engine import complete_all
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, computing, end_with, engine_of
@@ -44,15 +44,15 @@ def reproduce_command(
             plan.note(store)
         done = complete_all([task for plan in plans for task in plan.tasks(store)], store, engine, advanced)
     computed = time.perf_counter()
-    sections = sections_of(stored, store)
-    page = write_with_progress(sections, to, store)
-    for section in sections:
+    page = read(stored, store)
+    path = write(page, to)
+    for section in page.sections:
         words = section.finding if "statements" in section.tables else section.agreement
         if words:
             screen.print(f"{escape(section.name)}: {escape(words)}", highlight=False)
     spent, writing = computed - start, time.perf_counter() - computed
-    screen.print(f"{done.runs:,} runs in {spent:.0f} s, report in {writing:.0f} s", highlight=False)
-    screen.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    screen.print(f"{done.runs:,} runs in {spent:.0f} s, page in {writing:.0f} s", highlight=False)
+    screen.print(f"Page: {path}", highlight=False, soft_wrap=True)
     end_with(done.failed, out)
 
 
@@ -61,10 +61,10 @@ def all_plans(folder: Path | None, seeds: int | None, steps: int | None, recompu
     from fairbound.benchmark import study
     from fairbound.cli.engine import planned
 
-    options = {"folder": folder, "seeds": seeds, "steps": steps, "recompute": recompute}
+    asked = {"folder": folder, "seeds": seeds, "steps": steps, "recompute": recompute}
     plans = []
     for name in study.paper_names():
-        plans.append(planned(name, **options))  # type: ignore[arg-type]
+        plans.append(planned(name, **asked))  # type: ignore[arg-type]
         if name.startswith("paper-"):
-            plans.append(planned(name, budget="examples", **options))  # type: ignore[arg-type]
+            plans.append(planned(name, budget="examples", **asked))  # type: ignore[arg-type]
     return plans

@@ -8,26 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fairbound.cli.options import (
-    Algorithm,
-    Budget,
-    Device,
-    Folder,
-    Group,
-    Jobs,
-    Label,
-    OtherQueue,
-    Out,
-    Queue,
-    Recompute,
-    Scheduler,
-    Seeds,
-    Shard,
-    Source,
-    Splits,
-    Steps,
-    Study,
-)
+from fairbound.cli import options
 from fairbound.cli.printing import console
 from fairbound.cli.report import show_and_write
 
@@ -35,32 +16,34 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.stored_study import StoredStudy
 
-Length = Annotated[Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")]
+Length = Annotated[
+    options.Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")
+]
 
 Report = Annotated[
-    Path | None, typer.Option("--to", "-o", help="Write the report into this folder.", show_default="none")
+    Path | None, typer.Option("--to", "-o", help="Write the page into this folder.", show_default="none")
 ]
 
 
 def run_command(
-    study: Study,
-    folder: Folder = None,
-    source: Source = None,
-    label: Label = None,
-    group: Group = None,
-    seeds: Seeds = None,
-    splits: Splits = None,
-    steps: Steps = None,
+    study: options.Study,
+    folder: options.Folder = None,
+    source: options.Source = None,
+    label: options.Label = None,
+    group: options.Group = None,
+    seeds: options.Seeds = None,
+    splits: options.Splits = None,
+    steps: options.Steps = None,
     budget: Length = "paper",
-    algorithm: Algorithm = None,
-    device: Device = "cpu",
-    recompute: Recompute = False,
-    jobs: Jobs = None,
-    scheduler: Scheduler = None,
-    slurm: Queue = None,
-    queue: OtherQueue = None,
-    shard: Shard = None,
-    out: Out = Path("results"),
+    algorithm: options.Algorithm = None,
+    device: options.Device = "cpu",
+    recompute: options.Recompute = False,
+    jobs: options.Jobs = None,
+    scheduler: options.Scheduler = None,
+    slurm: options.Queue = None,
+    queue: options.OtherQueue = None,
+    shard: options.Shard = None,
+    out: options.Out = Path("results"),
     to: Report = None,
 ) -> None:
     """Run a study; reuses stored results."""

@@ -18,5 +18,13 @@ function sort(header) {
   const unknown = [...body.rows].filter(row => value(row) === ""); // last in both orders
   body.append(...(descending ? known.reverse() : known), ...unknown);
 }
+for (const select of document.querySelectorAll("[data-shows]")) {
+  const show = () => {
+    for (const part of document.querySelectorAll(`[data-shown-by="${select.dataset.shows}"]`))
+      part.hidden = part.dataset.value !== select.value;
+  };
+  select.addEventListener("change", show);
+  show();
+}
 for (const button of document.querySelectorAll("thead button"))
   button.addEventListener("click", () => sort(button.closest("th")));

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from fairbound._utils.sentences import counted
-from fairbound.benchmark.board.results import DECISIONS, Board, InstanceName
+from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.board.scoring import Numbers
 from fairbound.benchmark.stored_study import Card
 
@@ -68,12 +69,12 @@ def finding(board: Board, problem: Card) -> str:
 
 
 def _heldout_words(board: Board, problem: Card) -> str:
-    counts = [counted for name in board.names if (counted := board.decisions(name, problem.name)) is not None]
+    counts = [count for name in board.names if (count := board.decisions(name, problem.name)) is not None]
     if not counts:
         return ""
-    total = {one: sum(some[one] for some in counts) for one in DECISIONS}
+    total = sum(counts, Counter[str]())
     return (
-        f"On held-out data, at 95 % confidence, the bound holds in {total['holds']} of {sum(total.values())} runs "
+        f"On held-out data, at 95 % confidence, the bound holds in {total['holds']} of {total.total()} runs "
         f"of all methods, is violated in {total['violated']}, and is undecided in {total['undecided']}."
     )
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +31,6 @@ from fairbound.benchmark.stored_study import Card, EntryInfo, StoredStudy
 from fairbound.benchmark.work_log import WorkLog
 
 BASELINE = "DescentAscent"  # with which every method is compared
-DECISIONS = ("holds", "violated", "undecided")
 PARTS = {"stated": "as stated", "changed": "changed"}  # of the instances
 
 
@@ -78,7 +76,8 @@ Cell = tuple[str, InstanceName]  # method, instance
 class Board:
     """Everything that was measured under one rule set."""
 
-    version: str  # of rules, code and board together
+    name: str
+    title: str
     rules: str
     seeds: int
     short: bool  # a trial: fewer problems, seeds or steps than the board's
@@ -88,7 +87,6 @@ class Board:
     heldout: Mapping[tuple[str, str], HeldOut] = field(default_factory=dict)  # by method and problem
     failures: Mapping[Cell, str] = field(default_factory=dict)  # why a method has no runs there: a sentence
     missing: int = 0  # runs that are not stored yet
-    systems: Sequence[Mapping[str, Any]] = ()
 
     @staticmethod
     def read(study: StoredStudy, store: Store, sent: Sequence[SentEntry] = ()) -> Board:
@@ -115,7 +113,8 @@ class Board:
             else:
                 curves[cell] = _curves(stored)
         return Board(
-            version=version("fairbound"),
+            name=study.name,
+            title=study.title,
             rules=study.rules,
             seeds=study.seeds,
             short=study.short,
@@ -125,7 +124,6 @@ class Board:
             heldout=heldout,
             failures=failures,
             missing=missing,
-            systems=store.systems(),
         )
 
     def problem(self, name: str) -> Card:
@@ -189,6 +187,15 @@ class Board:
     @cached_property
     def names(self) -> list[str]:
         return [method.name for method in self.methods]
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Of the methods, the largest share first."""
+        return self.shares[self.parts[0]].order if self.shares else list(range(len(self.methods)))
+
+    @property
+    def ranked(self) -> list[str]:
+        return [self.names[i] for i in self.order]
 
     def instances_of(self, part: str) -> dict[str, list[InstanceName]]:
         """Those that count, by problem."""
@@ -260,10 +267,10 @@ class Board:
             lines.append((hits[..., None] <= shares).mean((0, 1)))
         return np.asarray(np.mean(lines, axis=0))
 
-    def decisions(self, method: str, problem: str) -> dict[str, int] | None:
+    def decisions(self, method: str, problem: str) -> Counter[str] | None:
         """How often the bound holds on held-out data, is violated, or neither is certain."""
         held = self.heldout.get((method, problem))
-        return None if held is None else {one: Counter(held.decisions)[one] for one in DECISIONS}
+        return None if held is None else Counter(held.decisions)
 
     @cached_property
     def default_problem(self) -> Card:

@@ -1,125 +1,258 @@
-"""The numbers of boards as files: CSV and parquet of everything, LaTeX of what fits on paper."""
+"""The tables of a board's page, and all that was recorded as frames. Methods stand in the order of their shares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fairbound._utils.files import write_text
-from fairbound.benchmark.board.results import Board
-from fairbound.benchmark.board.scoring import TARGETS, target_of
+from fairbound._utils.sentences import counted
+from fairbound.benchmark.board.findings import listed
+from fairbound.benchmark.board.results import PARTS, Board, Cell, InstanceName
+from fairbound.benchmark.board.scoring import TARGET, TARGETS, Numbers, target_of
 from fairbound.benchmark.problems.changes import CHANGES
-from fairbound.benchmark.report_table import ReportTable, frame_csv, frame_of
+from fairbound.benchmark.report_table import SHORT, WHOLE, ReportTable, frame_of
+from fairbound.benchmark.results import DECISIONS, decided
+from fairbound.benchmark.stored_study import Card, EntryInfo
 
 MEASURED = ("train_loss", "train_violation", "loss", "violation", "accuracy")
+DIVERGED = 1e6  # a loss or a violation beyond it, or not finite
+DIFFERENCE = "{:+z.2f}"
+COUNTS = dict.fromkeys(("runs", *DECISIONS), WHOLE)
+SOLVED = (
+    "Solved: at the end of the budget at most 0.1 of the way to the reference's loss is left, and no constraint is "
+    "violated by more than 0.1 of its bound; within 0.3 and within 0.03 ask less and more."
+)
+INTERVALS = (
+    "In brackets: 95 % intervals over problems and seeds. Each pair of methods is compared at 95 %: if all were equal, "
+    "about one pair in twenty would differ by chance."
+)
 
 
-def write_tables(boards: Sequence[Board], folder: Path) -> dict[str, list[str]]:
-    """shares, solved, records, problems and heldout, where there are any; the endings of the files, by name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written: dict[str, list[str]] = {}
-    for name, make in FRAMES.items():
-        rows = [{"rules": board.rules, **row} for board in boards for row in make(board)]
-        if rows:
-            frame = pd.DataFrame(rows)
-            write_text(folder / f"{name}.csv", frame_csv(frame))
-            frame.to_parquet(folder / f"{name}.parquet", index=False)
-            written[name] = ["csv", "parquet"]
-            if name in LATEX:
-                write_text(folder / f"{name}.tex", LATEX[name](frame).to_latex())
-                written[name].append("tex")
-    return written
-
-
-def share_rows(board: Board) -> Iterator[dict[str, Any]]:
-    """Of every method, as stated and changed: the share solved, and the difference to the baseline."""
+def shares_table(board: Board) -> ReportTable:
+    """The shares solved of every method, and the differences to the baseline."""
+    order, names, baseline = board.order, board.ranked, board.baseline
+    columns: dict[str, Any] = {"method": pd.Series(names)}
+    formats = {}
     for part, shares in board.shares.items():
-        instances = [one for some in board.instances_of(part).values() for one in some]
-        for i in shares.order:
-            row = {
-                "part": part, "method": board.names[i], "share": shares.share[i], "low": shares.interval[i, 0],
-                "high": shares.interval[i, 1],
-            }  # fmt: skip
-            row |= {f"share_{target:g}": board.share(board.names[i], instances, target) for target in TARGETS}
-            if board.baseline is not None:
-                low, high = shares.difference_interval[i, board.baseline]
-                difference = shares.difference[i, board.baseline]
-                row |= {"difference": difference, "difference_low": low, "difference_high": high}
-            yield row
+        columns[PARTS[part]] = _with_ends(shares.share[order], shares.interval[order])
+        if baseline is not None:
+            less = _with_ends(shares.difference[order, baseline], shares.difference_interval[order, baseline])
+            less.loc[order.index(baseline)] = np.nan
+            heading = f"less {board.names[baseline]}{'' if part == 'stated' else f', {PARTS[part]}'}"
+            columns[heading], formats[heading] = less, DIFFERENCE
+    stated = [instance for of_problem in board.instances_of("stated").values() for instance in of_problem]
+    for target in TARGETS if stated else ():
+        if target != TARGET:
+            columns[f"within {target:g}"] = pd.Series([board.share(name, stated, target) for name in names])
+    own = [method.name for method in board.methods if method.own_step]
+    notes = (
+        SOLVED, INTERVALS,
+        *([f"With a step of their own, not the problem's primal step: {listed(own, len(own))}."] if own else []),
+        *_without_runs(board),
+    )  # fmt: skip
+    return ReportTable(
+        f"Share of instances solved, {board.rules} rules", frame_of(columns), notes, digits=2, formats=formats
+    )
 
 
-def solved_rows(board: Board) -> Iterator[dict[str, Any]]:
-    """Every run: its merit at the end, the target, and whether the instance counts."""
+def _with_ends(values: Numbers, ends: Numbers) -> pd.DataFrame:
+    return pd.DataFrame({"value": values, "from": ends[:, 0], "to": ends[:, 1]})
+
+
+def _without_runs(board: Board) -> Iterator[str]:
+    refused = Counter(method for method, _ in board.reasons())
+    if refused:
+        some = listed([f"{method} on {counted(count, 'instance')}" for method, count in refused.items()], len(refused))
+        yield f"No runs, or none that is ever feasible: {some}; the methods' parts of the page say why."
+
+
+def changes_table(board: Board) -> ReportTable | None:
+    """The share solved with every single change."""
+    if not board.changes:
+        return None
+    columns = {
+        f"{change} ({len(instances)})": pd.Series([board.share(name, instances) for name in board.ranked])
+        for change, instances in board.changes.items()
+    }
+    notes = (
+        "In brackets: the number of problems that count. c: the constraints in another unit. rate: of the primal step; "
+        "of a method with a step of its own, of that. batch: smaller mini-batches, as many steps.",
+    )
+    frame = frame_of({"method": pd.Series(board.ranked)} | columns)
+    return ReportTable("Share solved with every change", frame, notes, digits=2)
+
+
+def solved_table(board: Board) -> ReportTable:
+    """The share of runs of every method that solve every problem, as stated."""
+    cards = [card for card in board.problems if InstanceName(card.name) in board.instances]
+    columns: dict[str, Any] = {
+        "problem": pd.Series([card.name for card in cards], dtype=object),
+        "counts": pd.Series(["no" if InstanceName(card.name) in board.dropped else "yes" for card in cards]),
+    }
+    for name in board.ranked:
+        columns[name] = pd.Series([_share(board, name, InstanceName(card.name)) for card in cards], dtype=float)
+    sgd = "because SGD without constraints solves them in most runs"
+    provisional = sorted(card.name for card in board.problems if card.provisional)
+    synthetic = sorted(card.name for card in board.problems if card.synthetic)
+    listings = {
+        f"Left out, {sgd}": list(map(str, board.dropped)),
+        "Solved by no run of any method": list(map(str, board.unsolved)),
+        "Provisional references, the best of this board, so that merits move when a method is added": provisional,
+        "Synthetic data, which describe no real persons": synthetic,
+    }
+    notes = [f"{words} ({len(names)}): {'; '.join(names)}." for words, names in listings.items() if names]
+    title = "Share of runs that solve each problem as stated"
+    return ReportTable(title, frame_of(columns), tuple(notes), digits=1, shaded=True)
+
+
+def heldout_table(board: Board) -> ReportTable | None:
+    """What happens to bounds on held-out data, over all problems that were tested."""
+    if not board.heldout:
+        return None
+    splits = pd.concat(_splits(board))
+    scales = splits["problem"].map({card.name: card.reference.scale for card in board.problems})
+    tested = [card.name for card in board.problems if card.name in set(splits["problem"])]
+    columns = {decision: splits["decision"] == decision for decision in DECISIONS}
+    by_method = pd.DataFrame(columns).groupby(splits["method"], sort=False)
+    counts = {"runs": by_method.size()} | {decision: by_method[decision].sum() for decision in DECISIONS}
+    parts = {"violation, training": "train_violation", "violation, held out": "violation"}
+    medians = {name: (splits[of] / scales).groupby(splits["method"]).median() for name, of in parts.items()}
+    lines = pd.DataFrame(counts | medians).reindex([name for name in board.ranked if name in counts["runs"]])
+    notes = (
+        f"Runs on random splits of {listed(tested, len(tested))}: how often the bound is shown "
+        "to hold, or to be violated, by a 95 % confidence interval on the held-out examples; undecided: these are too "
+        "few to tell.",
+        "Violation: the median of the largest violation, in units of the bound.",
+        "This is no ranking: a method that learned nothing keeps every bound.",
+    )
+    frame = frame_of(dict(lines.rename_axis("method").reset_index().items()))
+    return ReportTable("Verdicts on held-out data", frame, notes, digits=2, formats=COUNTS)
+
+
+def method_table(board: Board, method: EntryInfo) -> ReportTable:
+    """How a method does on every problem."""
+    name = method.name
+    columns = {"problem": pd.Series([card.name for card in board.problems], dtype=object)}
+    columns |= _of_cells(board, [(name, InstanceName(card.name)) for card in board.problems], list(board.changes))
+    reasons = [f"On {instance} {why}." for (other, instance), why in board.reasons().items() if other == name]
+    return _of_part(f"{name} on every problem", columns, reasons)
+
+
+def problem_table(board: Board, card: Card) -> ReportTable:
+    """How every method does on a problem."""
+    cells = [(name, InstanceName(card.name)) for name in board.ranked]
+    curves = [board.curves.get(cell) for cell in cells]
+    held = [board.heldout.get((name, card.name)) for name in board.ranked]
+    columns = {"method": pd.Series(board.ranked)} | _of_cells(board, cells, card.changes)
+    columns["loss"] = _spread(None if one is None else one.loss[:, -1] for one in curves)
+    columns["violation"] = _spread(None if one is None else one.violation[:, -1] for one in curves)
+    columns["CPU ms a step"] = pd.Series([np.nan if one is None else 1e3 * one.step_seconds for one in curves])
+    if any(one is not None and one.distance is not None for one in curves):
+        columns["error of multipliers"] = _spread(None if one is None else one.multiplier_distance for one in curves)
+    if any(one is not None for one in held):
+        for heading, of in (("held-out loss", "loss"), ("held-out violation", "violation"), ("accuracy", "accuracy")):
+            columns[heading] = _spread(None if one is None else getattr(one, of) for one in held)
+    reasons = [
+        f"{name}{f', {instance.change}' if instance.change else ''}: {why}."
+        for (name, instance), why in board.reasons().items()
+        if instance.problem == card.name
+    ]
+    ends = {cell[0]: one.loss[:, -1] for cell, one in zip(cells, curves, strict=True) if one is not None}
+    lost = {name: int((~(np.abs(losses) < DIVERGED)).sum()) for name, losses in ends.items()}
+    diverged = [f"{name} ({count} of {ends[name].size})" for name, count in lost.items() if count]
+    notes = [f"Runs that diverged, and that means leave out: {', '.join(diverged)}."] if diverged else []
+    return _of_part(f"Every method on {card.name}", columns, [*notes, *reasons])
+
+
+def _of_cells(board: Board, cells: Sequence[Cell], changes: Iterable[str]) -> dict[str, Any]:
+    """Columns that the tables of a method and of a problem share."""
+    counts = [board.decisions(name, instance.problem) for name, instance in cells]
+    columns: dict[str, Any] = {
+        "runs": pd.Series([board.ends(*cell).size for cell in cells]),
+        "solved": pd.Series([_share(board, *cell) for cell in cells]),
+        "merit": _spread(board.ends(*cell) for cell in cells),
+    }
+    for change in changes:
+        changed = [(name, InstanceName(instance.problem, change)) for name, instance in cells]
+        columns[change] = pd.Series([_share(board, *cell) for cell in changed])
+    if any(counts):
+        columns["held-out bound"] = pd.Series([count and decided(count) for count in counts], dtype=object)
+    return columns
+
+
+def _of_part(title: str, columns: Mapping[str, Any], notes: Sequence[str]) -> ReportTable:
+    shares = dict.fromkeys(["solved", *filter(None, CHANGES)], "{:.2f}")
+    formats = dict.fromkeys(columns, SHORT) | shares | {"runs": WHOLE}
+    words = "Solved, and each change: the share of runs. Others: at the end of runs, mean ± standard deviation."
+    return ReportTable(title, frame_of(columns), (words, *notes), formats=formats)
+
+
+def _share(board: Board, method: str, instance: InstanceName) -> float:
+    """Of runs that solve an instance; NaN without runs."""
+    return float(board.solved(method, instance).mean()) if board.ends(method, instance).size else np.nan
+
+
+def _spread(runs: Iterable[Numbers | None]) -> pd.DataFrame:
+    """Over runs that did not diverge."""
+    known = [np.empty(0) if values is None else values[np.abs(values) < DIVERGED] for values in runs]
+    lines = [(values.mean(), values.std()) if values.size else (np.nan, np.nan) for values in known]
+    return pd.DataFrame(lines, columns=["mean", "std"], dtype=float)
+
+
+# All that was recorded ------------------------------------------------------------------------------------------------
+
+
+def recorded(board: Board) -> dict[str, pd.DataFrame]:
+    """runs, records, problems and splits, where there are any."""
+    frames = {"runs": _runs(board), "records": _records(board), "problems": _problems(board), "splits": _splits(board)}
+    there = {name: list(some) for name, some in frames.items()}
+    return {name: pd.concat(some, ignore_index=True) for name, some in there.items() if some}
+
+
+def _runs(board: Board) -> Iterator[pd.DataFrame]:
+    """Merits at the end, the target, and whether the instance counts."""
     for method, one in product(board.names, board.instances):
-        target = target_of(CHANGES[one.change].slack)
-        for run, merit in enumerate(board.ends(method, one)):
-            yield {
-                "method": method, "problem": one.problem, "change": one.change, "run": run, "merit": merit,
-                "target": target, "solved": bool(merit <= target), "counts": one in board.counted,
-            }  # fmt: skip
+        merits, target = board.ends(method, one), target_of(CHANGES[one.change].slack)
+        if merits.size:
+            yield pd.DataFrame({
+                "method": method, "problem": one.problem, "change": one.change, "run": range(merits.size),
+                "merit": merits, "target": target, "solved": merits <= target, "counts": one in board.counted,
+            })  # fmt: skip
 
 
-def record_rows(board: Board) -> Iterator[dict[str, Any]]:
-    """Everything that was recorded along the way, with the merit."""
+def _records(board: Board) -> Iterator[pd.DataFrame]:
+    """Everything that was measured along the way, with the merit."""
     for (method, instance), one in board.curves.items():
-        merits, distance = board.merits(method, instance), board.distance(method, instance)
-        for run, k in product(range(one.loss.shape[0]), range(one.share.size)):
-            yield {
-                "problem": instance.problem, "change": instance.change, "method": method, "run": run,
-                "budget": one.share[k], "loss": one.loss[run, k], "violation": one.violation[run, k],
-                "mean_violation": one.mean_violation[run, k],
-                "distance": np.nan if distance is None else distance[run, k], "merit": merits[run, k],
-            }  # fmt: skip
+        (runs, points), distance = one.loss.shape, board.distance(method, instance)
+        yield pd.DataFrame({
+            "problem": instance.problem, "change": instance.change, "method": method,
+            "run": np.repeat(range(runs), points), "budget": np.tile(one.share, runs), "loss": one.loss.ravel(),
+            "violation": one.violation.ravel(), "mean_violation": one.mean_violation.ravel(),
+            "distance": np.nan if distance is None else distance.ravel(),
+            "merit": board.merits(method, instance).ravel(),
+        })  # fmt: skip
 
 
-def problem_rows(board: Board) -> Iterator[dict[str, Any]]:
+def _problems(board: Board) -> Iterator[pd.DataFrame]:
     """What merits are measured with."""
     for card in board.problems:
         one = card.reference
-        yield {
+        yield pd.DataFrame([{
             "problem": card.name, "class": card.family, "reference": one.loss, "start": one.start, "scale": one.scale,
             "exact": one.exact, "how": one.how, "primal": card.primal,
-        }  # fmt: skip
+        }])  # fmt: skip
 
 
-def heldout_rows(board: Board) -> Iterator[dict[str, Any]]:
-    for (method, problem), ends in board.heldout.items():
-        for split, decision in enumerate(ends.decisions):
-            numbers = {name: getattr(ends, name)[split] for name in MEASURED}
-            yield {"problem": problem, "method": method, "split": split, **numbers, "decision": decision}
-
-
-FRAMES = {
-    "shares": share_rows, "solved": solved_rows, "records": record_rows, "problems": problem_rows,
-    "heldout": heldout_rows,
-}  # fmt: skip
-
-
-def shares_table(shares: pd.DataFrame) -> ReportTable:
-    numbers = shares[["share", "low", "high"]].rename(columns={"share": ""})
-    return ReportTable(
-        "Shares of instances solved, with 95 % bootstrap intervals",
-        frame_of({name: shares[name] for name in ("method", "rules", "part")} | {"share": numbers}),
-        digits=2,
-    )
-
-
-def heldout_table(heldout: pd.DataFrame) -> ReportTable:
-    keys = ["method", "rules", "problem"]
-    groups = heldout.groupby(keys, sort=False)
-    means = groups[list(MEASURED)].agg(["mean", "std"]).reset_index()
-    holds = groups["decision"].agg(lambda some: (some == "holds").mean()).reset_index(drop=True)
-    columns = {name: means[name, ""] for name in keys} | {name: means[name] for name in MEASURED} | {"holds": holds}
-    return ReportTable(
-        "Held-out data: mean ± standard deviation over splits, and the share of splits in which the bound holds",
-        frame_of(columns),
-        digits=3,
-    )
-
-
-LATEX = {"shares": shares_table, "heldout": heldout_table}
+def _splits(board: Board) -> Iterator[pd.DataFrame]:
+    """The ends of runs on random splits."""
+    for (method, problem), held in board.heldout.items():
+        numbers = {name: getattr(held, name) for name in MEASURED}
+        split = range(len(held.decisions))
+        yield pd.DataFrame(
+            {"problem": problem, "method": method, "split": split} | numbers | {"decision": held.decisions}
+        )
