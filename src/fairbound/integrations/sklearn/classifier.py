@@ -83,10 +83,8 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        tags.input_tags.string = tags.input_tags.categorical = True
         return tags
 
     @property
