@@ -15,7 +15,7 @@ import torch
 from tables import skewed, two
 
 from fairbound import constraints
-from fairbound.auditing import Verdict, examples_needed, verdict
+from fairbound.auditing import Gap, Verdict, examples_needed, verdict
 from fairbound.constraints import Cell, Cells, Constraint
 from fairbound.constraints.contrasts import Matrix
 
@@ -69,7 +69,7 @@ def test_an_estimate_on_its_bound_is_never_decided() -> None:
     found = verdict(two(0.25), np.repeat([0, 1], 100), losses=losses + np.repeat([0.0, 0.25], 100))
     assert found.decision == "undecided"
     assert math.isinf(found.gaps[1].needed)
-    assert "no number of examples decides" in found.sentence
+    assert "perhaps more than a billion more examples" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -272,32 +272,55 @@ def test_the_page_runs_and_its_table_is_computed() -> None:
         assert [examples_needed(float(bound)), examples_needed(float(bound), gap=0.0)] == [int(half), int(none)]
 
 
-def test_how_many_more_examples_is_a_range_that_holds_the_point() -> None:
-    """A standard error to either side: of one sample the point alone varied by a factor of 50."""
-    parity = constraints.demographic_parity(["A", "B"], bound=0.1)
-    decided = np.concatenate([np.arange(500) < 275, np.arange(500) < 235]).astype(int)  # .55 and .47
+def two_rates(bound: float) -> Verdict:
+    """0.55 and 0.47, of 500 examples each: their difference is 0.08, its standard error 0.032."""
+    decided = np.concatenate([np.arange(500) < 275, np.arange(500) < 235]).astype(int)
+    parity = constraints.demographic_parity(["A", "B"], bound=bound)
     found = verdict(parity, ["A"] * 500 + ["B"] * 500, predictions=decided)
-    gap = found.decisive
     assert found.decision == "undecided"
-    assert gap.needed is not None
-    low, high = (re.search(r"at least ([\d,]+) more", found.sentence), "no sample is large enough" in found.sentence)
-    assert low is not None
-    assert int(low.group(1).replace(",", "")) < gap.needed - gap.examples
-    assert high  # the estimate is .02 from its bound, and its error is .03
+    return found
+
+
+ERROR = np.sqrt((0.55 * 0.45 + 0.47 * 0.53) / 500)
+
+
+def more_examples(true_gap: float, bound: float, gap: Gap) -> float:
+    """As many as let the limit on the side of the bound, and 0.84 errors for power 0.8, fit between truth and bound."""
+    half = gap.at_most - gap.estimate if true_gap < bound else gap.estimate - gap.low
+    return 500 * ((half + 0.8416 * ERROR) / (true_gap - bound)) ** 2 - 500
+
+
+def counts(pattern: str, found: Verdict) -> list[int]:
+    return [int(count.replace(",", "")) for count in re.search(pattern, found.sentence).groups()]
+
+
+@pytest.mark.parametrize("bound", [0.03, 0.13])
+def test_how_many_more_examples_is_a_range(bound: float) -> None:
+    """For a true gap a standard error to either side: of one sample the point alone varied by a factor of 50."""
+    found = two_rates(bound)
+    fewest, most = sorted(more_examples(0.08 + away, bound, found.decisive) for away in (-ERROR, ERROR))
+    both = counts(r"allowed. ([\d,]+) to ([\d,]+) more examples of '[AB]'", found)
+    assert both == pytest.approx([max(1, fewest), most], rel=0.1)  # rounded up to two digits
+    in_all = re.search(r"undecided +(\d+)-(\d+)\n", str(found)).groups()
+    assert [int(count) for count in in_all] == pytest.approx([both[0] + 500, both[1] + 500], rel=0.1)
+
+
+@pytest.mark.parametrize("bound", [0.07, 0.079, 0.1])
+def test_the_range_has_no_upper_end_where_the_bound_is_within_a_standard_error(bound: float) -> None:
+    """Then the lower end is of the farther of the two truths, and the number next to it is of the estimate itself."""
+    found = two_rates(bound)
+    fewest = min(more_examples(0.08 + away, bound, found.decisive) for away in (-ERROR, ERROR))
+    both = counts(r"at least ([\d,]+), perhaps more than ([\d,]+) more examples of '[AB]'", found)
+    assert both == pytest.approx([max(1, fewest), more_examples(0.08, bound, found.decisive)], rel=0.1)
+    assert "if the true value is at the bound, no number of examples decides" in found.sentence
+    assert re.search(r"undecided +\d+\+\n", str(found))
 
 
 @pytest.mark.parametrize("bound", [0.07, 0.1])
 def test_the_examples_needed_allow_for_the_limit_on_the_side_of_the_bound(bound: float) -> None:
     """Below the bound that is the one-sided limit, above it the simultaneous one; and 0.84 errors for power 0.8."""
-    decided = np.concatenate([np.arange(500) < 275, np.arange(500) < 235]).astype(int)  # 0.55 and 0.47
-    parity = constraints.demographic_parity(["A", "B"], bound=bound)
-    gap = verdict(parity, ["A"] * 500 + ["B"] * 500, predictions=decided).decisive
-    assert gap.estimate is not None
-    assert gap.at_most is not None
-    assert gap.low is not None
-    half = gap.at_most - gap.estimate if gap.estimate < bound else gap.estimate - gap.low
-    error = np.sqrt((0.55 * 0.45 + 0.47 * 0.53) / 500)
-    assert gap.needed == pytest.approx(500 * ((half + 0.8416 * error) / (bound - gap.estimate)) ** 2, rel=0.01)
+    gap = two_rates(bound).decisive
+    assert gap.needed == pytest.approx(500 + more_examples(0.08, bound, gap), rel=0.01)
 
 
 def test_simultaneous_limits_of_three_equal_groups_are_tukey_s() -> None:

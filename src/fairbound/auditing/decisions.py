@@ -65,6 +65,7 @@ class Gap:
     high: float | None = None
     at_most: float | None = None  # upper limit of this gap alone; the constraint holds where this is within the bound
     needed: float | None = None  # examples of that cell that decide if the estimate is right; inf: no number does
+    needed_between: tuple[float, float] | None = None  # the same if the truth is within a standard error of it
 
 
 class _Noise(NamedTuple):
@@ -109,15 +110,24 @@ def _undecidable(name: str, estimate: float, bound: float, minimum: bool, cells:
 def _decided(name: str, estimate: float, bound: float, minimum: bool, noise: _Noise, scarcest: CellSummary) -> Gap:
     low, at_most = estimate - float(noise.below), estimate + float(noise.alone)
     decision: Decision = "violated" if low > bound else "holds" if at_most <= bound else "undecided"
-    needed = float(scarcest.examples)
+    examples, excess, error = float(scarcest.examples), estimate - bound, float(noise.error)
+    needed, between = examples, (examples, examples)
     if decision == "undecided":
-        # Noise decreases as 1 / sqrt(examples): as many as allow for the limit and for the noise of the estimate.
-        half = noise.alone if estimate < bound else noise.below
-        wanted, distance = float(half) + float(ndtri(POWER)) * float(noise.error), abs(estimate - bound)
-        needed = float(math.ceil(needed * (wanted / distance) ** 2)) if distance > 1e-9 * wanted else math.inf
-    own = scarcest.name, scarcest.examples, decision
-    high = estimate + float(noise.above)
-    return Gap(name, estimate, bound, minimum, *own, low=low, high=high, at_most=at_most, needed=needed)
+        needed, *ends = (examples * _times(excess + away, noise) for away in (0.0, -error, error))
+        # at least one more than there are, as those have not decided
+        between = max(examples + 1, min(ends)), math.inf if abs(excess) <= error else max(ends)
+    own = scarcest.name, scarcest.examples, decision, ""
+    limits = low, estimate + float(noise.above), at_most
+    return Gap(name, estimate, bound, minimum, *own, *limits, needed, between)
+
+
+def _times(excess: float, noise: _Noise) -> float:
+    """How many times as many examples decide if the gap exceeds its bound by so much.
+
+    Noise decreases as 1 / sqrt(examples): as many as allow for the limit and for the noise of the estimate.
+    """
+    wanted = float(noise.alone if excess < 0 else noise.below) + float(ndtri(POWER)) * float(noise.error)
+    return (wanted / excess) ** 2 if abs(excess) > 1e-9 * wanted else math.inf
 
 
 def _noise(found: CellSummaries, contrast: Tensor, usable: Tensor, level: float, seed: int) -> _Noise:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.special import ndtri
-
 from fairbound.auditing.cell_summaries import HeldOut, summarize
 from fairbound.auditing.decisions import Decision, Gap, decide
 from fairbound.auditing.text import number
@@ -22,6 +20,7 @@ from fairbound.metrics.intervals import check_level
 
 WIDTH = 80
 MAX_SHOWN = 24  # gaps in the table; of more, those nearest to their bounds
+BILLION = 1e9  # examples: so many are taken for no limit
 _HEADINGS = ("constraint", "value", "all at once", "alone", "bound", "", "needed")
 
 
@@ -93,7 +92,7 @@ def verdict(
     A - B      0.000 [-0.062, 0.062] <= 0.052 0.200 holds
     B - A      0.000 [-0.062, 0.062] <= 0.052 0.200 holds
     95 % limits, all at once and alone; needed: the scarcer group's
-    examples in all, if the estimate is exactly right
+    examples in all, if the truth is within a standard error of the value
     Holds: at 95 % confidence every constraint holds for the population that these
     examples were drawn from; nearest to its bound is 'A - B', at most 0.052 where
     0.200 is allowed.
@@ -130,7 +129,7 @@ def _table(gaps: Sequence[Gap], level: float) -> list[str]:
     lines = [_line(entries, widths) for entries in columns]
     if len(shown) < len(gaps):
         lines.append(f"and {len(gaps) - len(shown)} more, farther from their bounds")
-    needed = "needed: the scarcer group's\nexamples in all, if the estimate is exactly right"
+    needed = "needed: the scarcer group's\nexamples in all, if the truth is within a standard error of the value"
     return [*lines, f"{100 * level:g} % limits, all at once and alone; {needed}"]
 
 
@@ -149,27 +148,20 @@ def _sentence(gap: Gap, decision: Decision, level: float) -> str:
         return f"Violated: {sure}, for all constraints together, {gap.name!r} is {end} for {population}, and {asked}."
     if gap.needed is None:
         return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
-    remedy = "Its estimate equals the bound: if that is the truth, no number of examples decides."
-    if not math.isinf(gap.needed):
-        remedy = _more(gap, level)
-    return f"Undecided: {gap.name!r} is between {number(low)} and {number(high)}, and {asked}. {remedy}"
+    return f"Undecided: {gap.name!r} is between {number(low)} and {number(high)}, and {asked}. {_more(gap)}"
 
 
-def _more(gap: Gap, level: float) -> str:
-    """How many more examples decide if the truth is a standard error farther from the bound, and one nearer to it."""
+def _more(gap: Gap) -> str:
+    """How many more examples decide if the truth is within a standard error of the estimate."""
     assert gap.needed is not None
-    assert gap.estimate is not None
-    assert gap.at_most is not None
-    error, distance = (gap.at_most - gap.estimate) / float(ndtri(level)), abs(gap.estimate - gap.bound)
-    fewest, most = (
-        gap.needed * (distance / away) ** 2 - gap.examples if away > 0 else math.inf
-        for away in (distance + error, distance - error)
-    )
-    first, more = _rough(max(1.0, fewest)), f"more examples of {gap.cell!r}, and of the others in proportion,"
-    if math.isinf(most) or most >= 1e9:
-        farther = "even if the true value is farther from the bound than the estimate"
-        return f"It takes at least {first} {more} {farther}; if it is at the bound, no sample is large enough."
-    return f"{first} to {_rough(max(1.0, most))} {more} would decide."
+    assert gap.needed_between is not None
+    counts = (gap.needed_between[0], gap.needed, gap.needed_between[1])
+    fewest, likely, most = (_rough(count - gap.examples) for count in counts)
+    more = f"more examples of {gap.cell!r}, and of the others in proportion"
+    if gap.needed_between[1] < BILLION:
+        return f"{fewest} to {most} {more}, would decide."
+    at_bound = "if the true value is at the bound, no number of examples decides"
+    return f"It takes at least {fewest}, perhaps more than {likely} {more}; {at_bound}."
 
 
 def _nearness(gap: Gap) -> float:
@@ -202,24 +194,31 @@ def _as_read(gap: Gap) -> tuple[float | None, float | None]:
 def _rough(count: float) -> str:
     """Rounded up to two digits, as it is an estimate.
 
-    >>> _rough(12_345), _rough(87)
-    ('13,000', '87')
+    >>> _rough(12_345), _rough(87), _rough(math.inf)
+    ('13,000', '87', 'a billion')
     """
-    if count >= 1e9:
-        return "a billion or more"
-    digits = max(0, len(str(int(count))) - 2)
-    return f"{math.ceil(count / 10**digits) * 10**digits:,}"
+    return "a billion" if count >= BILLION else f"{_two_digits(count):,}"
+
+
+def _two_digits(count: float) -> int:
+    """Rounded up."""
+    unit: int = 10 ** max(0, len(str(int(count))) - 2)
+    return math.ceil(count / unit) * unit
 
 
 def _short(gap: Gap) -> str:
-    """The examples that would decide, in six characters; nothing where it is decided."""
+    """The examples that would decide, in a few characters; nothing where it is decided."""
     if gap.decision != "undecided":
         return ""
-    if gap.needed is None:
+    if gap.needed_between is None:
         return "?"
-    if math.isinf(gap.needed):
-        return "never"
-    return f"{gap.needed:.0f}" if gap.needed < 1e6 else f"{gap.needed:.0e}".replace("e+0", "e").replace("e+", "e")
+    fewest, most = gap.needed_between
+    return f"{_digits(fewest)}-{_digits(most)}" if most < BILLION else f"{_digits(fewest)}+"
+
+
+def _digits(count: float) -> str:
+    """Two digits: 1200, or 3e6."""
+    return f"{_two_digits(count)}" if count < 1e6 else f"{count:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def _entries(gap: Gap) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -17,6 +18,11 @@ TWO = pd.DataFrame({"sex": ["f", "m", "f", "m"], "race": [1, 1, 2, 2]})
 
 def columns(groups: Any = ("A", "B"), subgroups: str = "intersectional") -> Any:
     return GroupEncoder.fit(groups, len(groups), subgroups).columns
+
+
+def test_a_ratio_takes_numbers_of_numpy() -> None:
+    (made,) = make_constraints("demographic_parity_ratio", np.float32(0.8), columns(), None)  # type: ignore[arg-type]
+    assert made.names == ("0.8 A - B", "0.8 B - A")
 
 
 def test_several_notions_have_their_bounds_and_names() -> None:
@@ -66,6 +72,8 @@ def test_constraints_of_users_and_functions() -> None:
         ("demographic_parity", True, "bound must be a finite number >= 0, got True"),
         ("demographic_parity", float("nan"), "bound must be a finite number >= 0, got nan"),
         ("demographic_parity", 5, "bound=5 allows every difference of rates, which is at most 1; give a share"),
+        ("demographic_parity_ratio", 0.05, "bound=0.05 allows nearly every ratio of rates; four fifths are bound=0.8"),
+        ("demographic_parity_ratio", 1.25, "a number in \\(0, 1\\], such as 0.8; got 1.25"),
         ("pairwise_loss_parity", 5, "bound=5 allows every difference of losses in practice"),
         (["demographic_parity", "loss_parity"], [0.1, 0.1, 0.1], "2 constraints need as many bounds"),
         ([], 0.1, "0 constraints need as many bounds"),
@@ -86,7 +94,7 @@ def test_one_group_is_a_sentence_for_every_notion_that_compares(notion: str) -> 
         assert alone.names == ("loss of A <= 0.1",)
         return
     with pytest.raises(ValueError, match=f"one group only, 'A', and '{notion}' compares groups; give the column"):
-        make_constraints(notion, 0.1, columns(["A", "A"]), None)
+        make_constraints(notion, 0.8, columns(["A", "A"]), None)
 
 
 def test_a_function_that_returns_no_constraint() -> None:

@@ -125,8 +125,25 @@ def test_one_decision_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = postprocessor(bound=0.2).fit(X, y, sensitive_features=group)
     assert (fair.certified_, fair.verdict_.decision) == (False, "undecided")
     assert "the sequence of tests ended at a stricter correction" in fair.verdict_.sentence
+    assert {(gap.needed, gap.needed_between) for gap in fair.verdict_.gaps} == {(None, None)}  # no number of examples
     for one in (fair, postprocessor(bound=0.3).fit(X, y, sensitive_features=group)):
         assert one.certified_ == (one.verdict_.decision == "holds")
+
+
+def test_a_reweighted_model_that_costs_too_much_is_left_out() -> None:
+    """Two rules: a small loss of B, a quarter of the examples, costs accuracy; and only such bounds train again."""
+    rng = np.random.default_rng(0)
+    group = np.where(rng.random(1500) < 0.25, "B", "A")
+    X = rng.standard_normal((1500, 2))
+    y = (3 * np.where(group == "A", X[:, 0], X[:, 1]) + rng.standard_normal(1500) > 0).astype(int)
+
+    def candidates(notion: str, bound: float, price: float) -> list[str]:
+        fair = postprocessor(constraint=notion, bound=bound, max_accuracy_loss=price).fit(X, y, group)
+        return [name for name, _ in fair.candidates_]
+
+    assert candidates("bounded_group_loss", 0.55, 1.0) == ["re-weighted", "unconstrained"]
+    assert candidates("bounded_group_loss", 0.55, 0.0) == ["unconstrained"]
+    assert "re-weighted" not in candidates("pairwise_loss_parity", 0.02, 1.0) != ["unconstrained"]
 
 
 def test_development_and_calibration_data_are_all_examples() -> None:
@@ -320,7 +337,7 @@ def test_several_columns_of_groups(subgroups: str, columns: int) -> None:
         ({}, {"sensitive_features": ["A"] * 60}, "one group only, 'A'"),
         ({}, {"sensitive_features": ["A"]}, "one entry, or one row of entries, for each of the 60 rows"),
         ({}, {"sensitive_features": [None] * 60}, "missing entries"),
-        ({}, {"sample_weight": -np.ones(60)}, "sample_weight must not be negative, found -1"),
+        ({}, {"sample_weight": -np.ones(60)}, "Negative values in data passed to `sample_weight`"),
         ({}, {"sample_weight": np.zeros(60)}, "at least one non-zero"),
         ({}, {"sample_weight": make_data(60)[1]}, r"a positive sample_weight have one class only, \[1\]"),
     ],

@@ -10,13 +10,20 @@ import torch
 from torch import Tensor
 
 from fairbound import constraints
-from fairbound.integrations.sklearn.corrections import CellMeans, Correction, Evaluated, Scores, evaluate, no_correction
+from fairbound.integrations.sklearn.corrections import (
+    CellMeans,
+    ConstraintRows,
+    Correction,
+    Evaluated,
+    Scores,
+    evaluate,
+    no_correction,
+)
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted
 from fairbound.integrations.sklearn.selection import (
     MARGIN_ERRORS,
     STRICTNESS,
     Candidate,
-    ConstraintRows,
     Margins,
     choose,
     correction_path,
@@ -54,9 +61,6 @@ def test_rows_of_the_constraints() -> None:
     assert rows.difference.tolist() == [True, True, False, False, False]
     assert rows.equality.tolist() == [False, False, False, False, True]
     assert rows.loss.tolist() == [False, False, True, True, False]
-    assert rows.correctable
-    assert ConstraintRows.of((GAP,)).correctable
-    assert not ConstraintRows.of((LEVEL,)).correctable
 
 
 def value(correction: Correction, scores: Scores) -> Evaluated:
@@ -208,10 +212,6 @@ def test_candidates_worse_in_violation_and_accuracy_than_the_unconstrained_are_d
 
 
 # Weights of the groups ------------------------------------------------------------------------------------------------
-
-
-def test_weights_are_for_bounds_on_losses_themselves() -> None:
-    assert ConstraintRows.of((PARITY, GAP, LEVEL)).weighted.tolist() == [False] * 4 + [True] * 2
 
 
 def numbered(k: int) -> Any:

@@ -6,9 +6,10 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import config_context
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from two_groups import make_shifted, postprocessor
 
 from fairbound.integrations.sklearn import bounded_accuracy_scorer, cross_fitting, trade_off_curve
@@ -37,7 +38,7 @@ def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pyt
     assert certified[2:] == [True, False]  # the verdict of the loosest fit is not that of its unconstrained models
     assert all(low <= point.gap <= high for point in curve.points for low, high in [point.gap_interval])
     assert max(map(len, str(curve).splitlines())) <= 80
-    assert list(curve.frame()["bound"])[:3] == [0.05, 0.1, 0.3]
+    assert list(pd.DataFrame(curve.points)["bound"])[:3] == [0.05, 0.1, 0.3]
 
 
 def test_a_curve_is_that_of_single_fits() -> None:
@@ -81,20 +82,27 @@ def test_the_score_of_losses_and_of_several_classes() -> None:
         assert score == pytest.approx(expected)
 
 
+def test_a_curve_of_ratios_is_refused() -> None:
+    with pytest.raises(ValueError, match="a curve shows differences"):
+        trade_off_curve(*make_shifted(100), estimator=postprocessor(), constraints=["demographic_parity_ratio"])
+
+
 def test_a_scorer_without_metadata_routing_is_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"sklearn\.set_config\(enable_metadata_routing=True\) first"):
         bounded_accuracy_scorer("demographic_parity", 0.1)
 
 
-def test_a_grid_search_does_not_choose_the_loosest_bound() -> None:
+@pytest.mark.parametrize("group_at_prediction", [False, True])
+def test_a_grid_search_does_not_choose_the_loosest_bound(group_at_prediction: bool) -> None:
     X, y, group = make_shifted(4000)
     with config_context(enable_metadata_routing=True), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        estimator = postprocessor()
-        search = GridSearchCV(
-            estimator, {"bound": [0.05, 0.5]}, cv=2, scoring=bounded_accuracy_scorer("demographic_parity", 0.12)
-        )
+        warnings.simplefilter("error", UserWarning)  # of a score that is NaN
+        scorer = bounded_accuracy_scorer("demographic_parity", 0.12)
+        estimator = postprocessor(group_at_prediction=group_at_prediction)
+        search = GridSearchCV(estimator, {"bound": [0.05, 0.5]}, cv=2, scoring=scorer)
         search.fit(X, y, sensitive_features=group)
+        scores = cross_val_score(estimator, X, y, cv=2, scoring=scorer, params={"sensitive_features": group})
     assert search.best_params_ == {"bound": 0.05}
     assert search.best_score_ > 0.6
-    assert "bounded_accuracy" in repr(search)
+    assert scores.min() > 0.6
+    assert "BoundedAccuracy" in repr(search)

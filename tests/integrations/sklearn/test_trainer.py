@@ -12,12 +12,7 @@ from torch import nn
 from fairbound.integrations.sklearn import trainer
 from fairbound.integrations.sklearn.features import Features
 from fairbound.integrations.sklearn.networks import Member, NetworkCopies, NetworkEnsemble
-from fairbound.integrations.sklearn.trainer import (
-    Examples,
-    cross_entropy,
-    forward_all,
-    train,
-)
+from fairbound.integrations.sklearn.trainer import Examples, NetworkAverage, cross_entropy, train
 
 SETTINGS: dict[str, Any] = {"learning_rate": 0.02, "epochs": 3, "batch_size": 16}
 FOLDS = torch.tensor([0, 1, 2])
@@ -62,7 +57,7 @@ def test_every_network_is_as_it_was_at_its_best_on_its_fold(monkeypatch: pytest.
     monkeypatch.setattr(trainer, "PATIENCE", 1000)
     examples, network = make_examples(), ensemble()
     history = train(network, examples, FOLDS, **SETTINGS | {"epochs": 30, "learning_rate": 0.3})
-    outputs = forward_all(network, examples.features)
+    outputs = NetworkAverage(network).outputs(examples.features)
     for s, fold in enumerate(FOLDS):
         rows = examples.fold == fold
         loss = cross_entropy(outputs[s][rows], examples.target[rows]).mean()
@@ -107,10 +102,11 @@ def test_epochs_know_the_number_of_examples(n: int, steps: int, planned: int, mo
 
 
 def test_progress_is_shown_at_every_evaluation() -> None:
-    seen: list[tuple[int, float, float]] = []
-    history = train(ensemble(), make_examples(), FOLDS, **SETTINGS | {"progress": lambda *given: seen.append(given)})
-    assert [epoch for _, epoch, _ in seen] == pytest.approx(history.epochs.tolist())
-    assert [loss for _, _, loss in seen] == pytest.approx(history.losses.mean(1).tolist())
+    seen: list[str] = []
+    history = train(ensemble(), make_examples(), FOLDS, **SETTINGS | {"progress": seen.append})
+    losses = history.losses.mean(1).tolist()
+    evaluations = zip(history.epochs.tolist(), losses, strict=True)
+    assert seen == [f"epoch {epoch:.1f} of 3, validation loss {loss:.4f}" for epoch, loss in evaluations]
 
 
 def test_losses_that_are_never_finite_are_a_sentence() -> None:
@@ -140,7 +136,7 @@ def test_dropout_and_batch_norm_of_a_module() -> None:
     examples = make_examples()
     history = train(network, examples, FOLDS, **SETTINGS | {"epochs": 20})
     assert not torch.equal(made[0][1].running_mean, torch.zeros(8))
-    one, two = (forward_all(network, examples.features) for _ in range(2))
+    one, two = (NetworkAverage(network).outputs(examples.features) for _ in range(2))
     assert torch.equal(one, two)  # no dropout
     for s, fold in enumerate(FOLDS):
         rows = examples.fold == fold
@@ -151,16 +147,16 @@ def test_dropout_and_batch_norm_of_a_module() -> None:
 def test_all_examples_are_evaluated_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     network: Any = ensemble().eval()
     examples = make_examples()
-    whole = forward_all(network, examples.features)
+    whole = NetworkAverage(network).outputs(examples.features)
     monkeypatch.setattr(trainer, "CHUNK", 50)
-    torch.testing.assert_close(forward_all(network, examples.features), whole)
+    torch.testing.assert_close(NetworkAverage(network).outputs(examples.features), whole)
 
 
 def test_networks_are_selected_by_the_weighted_validation_loss() -> None:
     examples, network = make_examples(), ensemble()
     weight = torch.rand(120, generator=torch.Generator().manual_seed(5)) ** 4
     history = train(network, examples._replace(weight=weight), FOLDS, **SETTINGS)
-    outputs = forward_all(network, examples.features)
+    outputs = NetworkAverage(network).outputs(examples.features)
     for s, fold in enumerate(FOLDS):
         rows = examples.fold == fold
         losses = cross_entropy(outputs[s][rows], examples.target[rows])

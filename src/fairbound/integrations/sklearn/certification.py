@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairbound.auditing import Verdict, verdict
 from fairbound.integrations.sklearn.corrections import Correction, Scores, decisions
@@ -51,5 +51,5 @@ def judge(correction: Correction, scores: Scores, level: float) -> Verdict:
 def not_certified(verdict: Verdict) -> Verdict:
     """The verdict on a model that alone would be said to hold, after the test of a stricter one ended the sequence."""
     reason = "the sequence of tests ended at a stricter correction"
-    gaps = [replace(gap, decision="undecided", reason=reason, needed=None) for gap in verdict.gaps]
-    return replace(verdict, decision="undecided", gaps=tuple(gaps))
+    unknown: dict[str, Any] = {"decision": "undecided", "reason": reason, "needed": None, "needed_between": None}
+    return replace(verdict, decision="undecided", gaps=tuple(replace(gap, **unknown) for gap in verdict.gaps))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,47 +14,15 @@ from torch import Tensor
 
 from fairbound.core import Algorithm
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development
-from fairbound.integrations.sklearn.features import FeatureEncoder, Features
-from fairbound.integrations.sklearn.inputs import Constraints
+from fairbound.integrations.sklearn.features import FeatureEncoder, Features, as_frame
 from fairbound.integrations.sklearn.mixin import FairClassifierMixin
 from fairbound.integrations.sklearn.networks import Member, NetworkCopies, NetworkEnsemble, copy_module, unwrap
-from fairbound.integrations.sklearn.trainer import (
-    Examples,
-    Networks,
-    constrained_backward,
-    forward_all,
-    plain_backward,
-    train,
-)
+from fairbound.integrations.sklearn.trainer import Examples, NetworkAverage, Networks, constrained_backward, train
 
 BINS = 16  # quantile bins of a numeric column, for its piecewise-linear encoding
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkAverage:
-    """The average logits of an ensemble."""
-
-    network: Networks
-
-    def logits(self, inputs: Features) -> Tensor:
-        return _one_logit(self._outputs(inputs).mean(0))
-
-    def out_of_fold(self, inputs: Features, left_out: Tensor, fold: Tensor) -> Tensor:
-        """Of every example the average of the members that left out its fold, `left_out` (S,)."""
-        unseen = (left_out[:, None] == fold).double()[..., None]
-        return _one_logit((self._outputs(inputs) * unseen).sum(0) / unseen.sum(0))
-
-    def _outputs(self, inputs: Features) -> Tensor:
-        """(S, N, outputs)"""
-        device = next(self.network.parameters()).device
-        return forward_all(self.network, Features(*(part.to(device) for part in inputs))).cpu().double()
-
-
-def _one_logit(outputs: Tensor) -> Tensor:
-    """(N,) where there is one output per example."""
-    return outputs[:, 0] if outputs.shape[-1] == 1 else outputs
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class FairClassifier(FairClassifierMixin, BaseEstimator):
     """A classifier that keeps a bound on held-out data: networks, a correction of their scores, and a certificate.
 
@@ -104,61 +71,20 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
     ((2,), ['A - B', 'B - A'])
     """
 
-    def __init__(
-        self,
-        *,
-        constraint: Constraints,
-        bound: float | Sequence[float] = 0.05,
-        max_accuracy_loss: float = 0.05,
-        allow_constant: bool = False,
-        group_at_prediction: bool = False,
-        subgroups: str = "intersectional",
-        pos_label: Any = None,
-        method: Algorithm[Any] | None = None,
-        hidden: Sequence[int] = (64, 32),
-        module: Any = None,
-        categorical_features: Any = "from_dtype",
-        epochs: int | str = "auto",
-        batch_size: int | str = "auto",
-        learning_rate: float = 0.002,
-        ensemble_size: int = 8,
-        cv: int = 4,
-        calibration: float = 0.2,
-        level: float = 0.95,
-        class_weight: Any = None,
-        device: str = "cpu",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.constraint = constraint
-        self.bound = bound
-        self.max_accuracy_loss = max_accuracy_loss
-        self.allow_constant = allow_constant
-        self.group_at_prediction = group_at_prediction
-        self.subgroups = subgroups
-        self.pos_label = pos_label
-        self.method = method
-        self.hidden = hidden
-        self.module = module
-        self.categorical_features = categorical_features
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.ensemble_size = ensemble_size
-        self.cv = cv
-        self.calibration = calibration
-        self.level = level
-        self.class_weight = class_weight
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    method: Algorithm[Any] | None = None
+    hidden: Sequence[int] = (64, 32)
+    module: Any = None
+    categorical_features: Any = "from_dtype"
+    epochs: int | str = "auto"
+    batch_size: int | str = "auto"
+    learning_rate: float = 0.002
+    ensemble_size: int = 8
+    device: str = "cpu"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        tags.input_tags.string = tags.input_tags.categorical = True
         return tags
 
     @property
@@ -183,8 +109,7 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
                 "module= takes columns of numbers, and X has columns of categories or text; encode them first, e.g. "
                 "with OrdinalEncoder, or leave out module="
             )
-        dense = X.toarray() if hasattr(X, "toarray") else X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X)
-        numeric = torch.from_numpy(np.asarray(dense, dtype=np.float32))
+        numeric = torch.from_numpy(np.array(as_frame(X), dtype=np.float32))
         if bool(numeric.isnan().any()):
             raise ValueError("module= takes columns as they are, and X has missing values; fill them first")
         return Features(numeric, torch.empty(len(numeric), 0, dtype=torch.int64))
@@ -217,8 +142,8 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
             batch_size=None if self.batch_size == "auto" else int(self.batch_size),
             epochs=None if self.epochs == "auto" else int(self.epochs),
             seed=data.seed,
-            backward=constrained_backward(network, self.constraints_, method, data.seed) if method else plain_backward,
-            progress=partial(_show, "label" if main else "groups") if self.verbose else None,
+            progress=self._progress(main),
+            backward=constrained_backward(network, self.constraints_, method, data.seed) if method else None,
         )
         model = NetworkAverage(network)
         when = f"{float(history.best.min()):.1f} to {float(history.best.max()):.1f}"
@@ -226,8 +151,7 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
         return CrossFitted(model, model.out_of_fold(data.inputs, left_out, fold), note)
 
     def _network(self, inputs: Features, outputs: int, members: int, seed: int, *, main: bool, apart: bool) -> Networks:
-        sizes = self._features.sizes if self.module is None else ()
-        shape = (inputs.numeric.shape[1], sizes, self.hidden, outputs)
+        shape = (inputs.numeric.shape[1], self._features.sizes, self.hidden, outputs)
         if main and self.module is not None:
             network: Networks = copy_module(self.module, inputs.numeric, outputs, members)
         elif apart:
@@ -256,10 +180,6 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
             raise ValueError(f"device={self.device!r} is not available: {str(error).splitlines()[0]}") from error
-
-
-def _show(what: str, epochs: int, epoch: float, loss: float) -> None:
-    print(f"networks of the {what}: epoch {epoch:.1f} of {epochs}, validation loss {loss:.4f}", flush=True)
 
 
 def _positive(value: Any) -> bool:

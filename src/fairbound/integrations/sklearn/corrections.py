@@ -153,13 +153,28 @@ def no_correction(constraints: Sequence[Constraint]) -> Correction:
     return Correction(tuple(constraints), torch.zeros(m, dtype=torch.float64))
 
 
+class ConstraintRows(NamedTuple):
+    """(m,) each, of all constraints, one after the other."""
+
+    difference: Tensor  # whether it compares cells
+    equality: Tensor
+    loss: Tensor  # whether it is about losses
+
+    @staticmethod
+    def of(constraints: Sequence[Constraint]) -> ConstraintRows:
+        return ConstraintRows(
+            torch.cat([is_difference(constraint) for constraint in constraints]),
+            torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in constraints]),
+            torch.cat([torch.full((constraint.m,), constraint.statistic is None) for constraint in constraints]),
+        )
+
+
 class Evaluated(NamedTuple):
     """A corrected model on some examples."""
 
     c: Tensor  # (m,) rates and losses minus the bounds, small cells shrunk
     accuracy: float
     loss: float
-
     shares: Tensor  # (classes,) of the decisions
 
     @property
@@ -176,6 +191,7 @@ class CellMeans:
         self._cells: list[Tensor] = []  # (K, N) what an example counts in the mean of every cell
         self._shrunk: list[Tensor] = []  # (K, N) the same, shrunk
         self.trust: list[Tensor] = []  # (K,)
+        self.shares: list[Tensor] = []  # (K,) P(cell)
         rooms: list[Tensor] = [torch.zeros(0, dtype=torch.float64)]  # (m,) the bound, less what equal cells have
         for constraint, values in zip(self.constraints, self._statistics(scores.logits), strict=True):
             bound = constraint.cells.bind(scores.groups[constraint.by or ""], scores.labels)
@@ -191,6 +207,8 @@ class CellMeans:
             self._cells.append(cells)
             self._shrunk.append(torch.lerp(everybody, cells, trust[:, None]))
             self.trust.append(trust)
+            counts = torch.tensor([len(members) for members in bound.examples], dtype=torch.float64)
+            self.shares.append(counts / len(weight))
         self.room = torch.cat(rooms)  # how far a row that compares cells may lie from equality: a difference, its bound
 
     def c(self, logits: Tensor) -> Tensor:
@@ -202,10 +220,8 @@ class CellMeans:
 
     def standard_errors(self) -> Tensor:
         """(m,) of the constraints' values without a correction, cells taken as independent."""
-        errors, uncorrected = [], self._statistics(self.scores.logits)
-        for constraint, cells, trust, values in zip(
-            self.constraints, self._cells, self.trust, uncorrected, strict=True
-        ):
+        errors, plain = [], self._statistics(self.scores.logits)
+        for constraint, cells, trust, values in zip(self.constraints, self._cells, self.trust, plain, strict=True):
             variances = (cells * (values - (cells @ values)[:, None])).square().sum(1)
             errors.append((constraint.contrast.matrix().square() @ (trust.square() * variances)).sqrt())
         return torch.cat(errors)
@@ -257,8 +273,8 @@ def fit_correction(means: CellMeans, margin: Tensor, start: Correction | None = 
     """
     constraints, scores = means.constraints, means.scores
     step = torch.cat([_step(constraint, ratio) for constraint, ratio in zip(constraints, scores.ratios, strict=True)])
-    equality = torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in constraints])
-    only_losses = all(constraint.statistic is None for constraint in constraints)
+    _, equality, about_losses = ConstraintRows.of(constraints)
+    only_losses = bool(about_losses.all())
     price = LOSS_PRICE if only_losses else PRICE
     mu = (start or no_correction(constraints)).multipliers.clone()
     best, best_key = mu, torch.inf

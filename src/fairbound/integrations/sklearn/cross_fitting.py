@@ -32,7 +32,6 @@ class Model(Protocol):
 
     def logits(self, inputs: Any) -> Tensor:
         """(N,) for two classes, else (N, classes), float64."""
-        ...
 
 
 class Development(NamedTuple):
@@ -110,7 +109,7 @@ def cross_fit_estimator(
     names: NDArray[Any],
     weight: NDArray[np.float64] | None,
     fold: NDArray[np.int64],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> CrossFitted:
     """Clones of a classifier, one for every fold; `names` are the classes, and `weight` 0 leaves an example out."""
     used = np.ones(len(y), dtype=bool) if weight is None else weight > 0
@@ -124,7 +123,7 @@ def cross_fit_estimator(
         weights = {} if weight is None else {"sample_weight": weight[train]}
         fitted.append(clone(estimator).fit(_safe_indexing(X, train), y[train], **weights))
         if progress is not None:
-            progress(k + 1, int(fold.max()) + 1)
+            progress(f"{k + 1} of {int(fold.max()) + 1} folds")
         probabilities[held_out] = class_probabilities(fitted[-1], _safe_indexing(X, held_out), names)
     note = f"the average of {len(fitted)} fits of {type(estimator).__name__}"
     return CrossFitted(EstimatorAverage(fitted, names), as_logits(probabilities), note)

@@ -60,10 +60,6 @@ class NumericColumn:
         edges = np.quantile(column.standardize(known), np.linspace(0, 1, bins + 1))
         return replace(column, edges=np.unique(edges))
 
-    @property
-    def size(self) -> int:
-        return self.marks_missing + len(self.edges)  # 1 + T
-
     def standardize(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Clipped at `MAX_DEVIATIONS`, as the network computes in float32; 0 where missing."""
         with np.errstate(over="ignore"):  # 1e308 - (-1e308), which is clipped here
@@ -71,7 +67,7 @@ class NumericColumn:
         return np.where(np.isnan(z), 0.0, z)
 
     def transform(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """(N,) -> (N, size): the standardized value, the mark of a missing one, the components of the bins."""
+        """(N,) -> (N, ...): the standardized value, where there is one the mark of missing ones, and T components."""
         z = self.standardize(values)[:, None]
         parts = [z, np.isnan(values)[:, None]] if self.marks_missing else [z]
         with np.errstate(over="ignore"):  # between edges closer than 1e-302
@@ -104,8 +100,8 @@ class FeatureEncoder:
 
     >>> X = pd.DataFrame({"age": [20.0, 40, None, 30], "work": ["own", "state", "state", "own"], "son": [0, 1, 0, 1]})
     >>> encoder = FeatureEncoder.fit(X)
-    >>> encoder.numeric_size, encoder.sizes
-    (3, (3,))
+    >>> encoder.sizes
+    (3,)
     >>> numeric, codes = encoder.transform(pd.DataFrame({"age": [30.0, None], "work": ["none", "own"], "son": [1, 0]}))
     >>> numeric.tolist(), codes.tolist()
     ([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]], [[0], [1]])
@@ -136,10 +132,6 @@ class FeatureEncoder:
                 columns.append(NumericColumn.fit(values := _to_float(column, kind, name), bins))
                 notes.extend(_notes(values, name))
         return FeatureEncoder(tuple(columns), tuple(notes))
-
-    @property
-    def numeric_size(self) -> int:  # p
-        return sum(each.size for each in self.columns if isinstance(each, NumericColumn))
 
     @property
     def sizes(self) -> tuple[int, ...]:  # (q,) number of codes of every categorical column, the 0 included

@@ -97,12 +97,8 @@ def fit_membership(
     cross_fit: (target, number of classes) -> models of it; None: the group is used at prediction.
     """
     constraints, groups, labels = means.constraints, means.scores.groups, means.scores.labels
-    shares = []
-    for constraint in constraints:
-        cells = constraint.cells.bind(groups[constraint.by or ""], labels).examples
-        shares.append(torch.tensor([len(cell) / len(labels) for cell in cells], dtype=torch.float64))
     with_labels = any(constraint.cells.needs_labels for constraint in constraints)
-    membership = Membership(constraints, tuple(shares), tuple(means.trust), classes, with_labels, None)
+    membership = Membership(constraints, tuple(means.shares), tuple(means.trust), classes, with_labels, None)
     if cross_fit is None:
         return membership, {}
     fitted: dict[str, CrossFitted] = {}

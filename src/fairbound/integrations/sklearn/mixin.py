@@ -1,18 +1,18 @@
 """What `FairClassifier` and `FairPostprocessor` share: scikit-learn's contract around a certified choice of models.
 
-1. The examples are divided into development and calibration data; the development data into folds.
-2. Models are cross-fitted and corrected on the development data: these are the candidates (`selection`).
-3. One of the candidates is chosen on out-of-fold data. On the calibration data, the least corrected candidate that is
-   certified replaces it, unless it is corrected less than the one chosen before (`certification`).
+Development data give the candidates and a choice among them (`selection`). On the calibration data the least corrected
+candidate that is certified replaces it, unless it is corrected less than the one chosen before (`certification`).
 """
 
 from __future__ import annotations
 
-import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from fairbound.integrations.sklearn.cross_fitting import (
     stratified_folds,
 )
 from fairbound.integrations.sklearn.inputs import (
+    Constraints,
     checked_weight,
     data_hash,
     make_constraints,
@@ -52,8 +53,9 @@ from fairbound.integrations.sklearn.report import Predictions, SearchNotes, writ
 from fairbound.integrations.sklearn.selection import Candidate, CandidateSearch, Selection, is_constant
 
 
+@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn reads the parameters from the signature of __init__
 class FairClassifierMixin(ClassifierMixin):
-    """The fit and the predictions; an estimator adds its parameters and its models.
+    """The fit, the predictions and the shared parameters; an estimator adds its own and its models.
 
     An estimator has a method `_cross_fit` as `cross_fitting.CrossFit` describes it, and may replace the methods of the
     section "Models" below. Inside, labels are numbers, and of two classes the positive one is 1.
@@ -62,14 +64,25 @@ class FairClassifierMixin(ClassifierMixin):
     __metadata_request__fit = {"sensitive_features": True}  # noqa: RUF012  what metadata routing passes on by itself
     __metadata_request__score = {"sensitive_features": True}  # noqa: RUF012
 
-    cross_fit_cache: dict[Any, CrossFitted] | None = None  # models of other fits with the same examples and seed
+    constraint: Constraints
+    bound: float | Sequence[float] = 0.05
+    max_accuracy_loss: float = 0.05
+    allow_constant: bool = False
+    group_at_prediction: bool = False
+    subgroups: str = "intersectional"
+    pos_label: Any = None
+    cv: int = 4
+    calibration: float = 0.2
+    level: float = 0.95
+    class_weight: Any = None
+    random_state: Any = None
+    verbose: bool = False
 
-    constraints_: tuple[Constraint, ...]
-    groups_: dict[str, list[str]]  # names of the groups, by column
+    cross_fit_cache: ClassVar[dict[Any, CrossFitted] | None] = None  # models of fits with the same examples and seed
 
     # Models -----------------------------------------------------------------------------------------------------------
 
-    _missing_values: Any = "allow-nan"  # what `validate_data` does about them
+    _missing_values: ClassVar[Any] = "allow-nan"  # what `validate_data` does about them
     _retrainable = True  # whether the models can be trained again with other weights
 
     def _learn_encoding(self, X: Any, rows: NDArray[np.int64]) -> None:
@@ -78,6 +91,10 @@ class FairClassifierMixin(ClassifierMixin):
     def _inputs(self, X: Any) -> Any:
         """X as the models take it."""
         return X
+
+    def _progress(self, main: bool) -> Callable[..., None] | None:
+        """What prints how far the models are, where that is asked for."""
+        return partial(print, f"models of the {'label' if main else 'groups'}:", flush=True) if self.verbose else None
 
     def _cross_fit_once(
         self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
@@ -111,8 +128,6 @@ class FairClassifierMixin(ClassifierMixin):
         if self.class_weight is not None:
             by_class = compute_sample_weight(self.class_weight, y)
             train_weight = by_class if weight is None else weight * by_class
-        if len(y) < 2:
-            raise ValueError(f"X has n_samples = {len(y)}, and cross-fitting needs 2 or more")
         refuse_permuted(X, y=y_given, sensitive_features=sensitive_features)
         self._fit(X, self._numbered(y), sensitive_features, weight, train_weight)
         self.data_hash_ = data_hash(X, y, sensitive_features)
@@ -135,30 +150,20 @@ class FairClassifierMixin(ClassifierMixin):
             codes = {by: column[rows] for by, column in groups.items()}
             return self._inputs(_safe_indexing(X, rows)), labels[rows], codes, normalized_weight(weight, rows)
 
-        data = Development(
-            *part(development),
-            normalized_weight(train_weight, development),
-            stratified_folds(strata[development], max(2, min(int(self.cv), len(development) // 2)), seed),
-            seed,
-        )
+        fold = stratified_folds(strata[development], max(2, min(int(self.cv), len(development) // 2)), seed)
+        data = Development(*part(development), normalized_weight(train_weight, development), fold, seed)
         held_out = part(calibration) if len(calibration) else None
-        search = CandidateSearch(
-            self.constraints_,
-            data,
-            len(self.classes_),
-            self._cross_fit_once,
-            self.group_at_prediction,
-            self._retrainable,
-            float(self.max_accuracy_loss),
-            bool(self.allow_constant),
-        )
+        limits = float(self.max_accuracy_loss), bool(self.allow_constant)
+        models = self._cross_fit_once, self.group_at_prediction, self._retrainable
+        search = CandidateSearch(self.constraints_, data, len(self.classes_), *models, *limits)
         with one_thread_if_small(len(labels)):
             self._choose(search.run(), held_out)
 
     def _make_constraints(self, sensitive: Any, labels: Tensor) -> dict[str, Tensor]:
         """(n,) the group of every example, by column, after the constraints on these groups are made."""
         self._encoder: GroupEncoder | None = None
-        self.constraints_, self.groups_ = (), {}
+        self.constraints_: tuple[Constraint, ...] = ()
+        self.groups_: dict[str, list[str]] = {}  # names of the groups, by column
         if sensitive is None:
             warnings.warn("no sensitive_features were given: training is unconstrained", stacklevel=frames_of_ours())
             return {}
@@ -175,31 +180,35 @@ class FairClassifierMixin(ClassifierMixin):
         self, selection: Selection, held_out: tuple[Any, Tensor, dict[str, Tensor], Tensor | None] | None
     ) -> None:
         """The certified candidate, or the one that was chosen on out-of-fold data, and what the report says of it."""
-        self._membership = selection.membership
-        self._candidate, self._plain = self._certified(selection, held_out), selection.candidates[-1]
+        self._membership, self._plain = selection.membership, selection.candidates[-1]
+        within = [candidate for candidate in selection.rejected if candidate.value.violation <= TOLERANCE]
+        self._beyond = within[-1] if within else None  # what max_accuracy_loss keeps from being returned
+        self._could_be_certified = False
+        self.verdict_: Verdict | None = None
+        self._candidate, before, after = self._certified(selection, held_out)
         self.choice_, correction = self._candidate.name, self._candidate.correction
         names = [name for constraint in self.constraints_ for name in constraint.names]
         self.multipliers_ = dict(zip(names, correction.multipliers.tolist(), strict=True))
         self.candidates_ = [(candidate.name, candidate.value) for candidate in selection.candidates]
+        positive = int(np.flatnonzero(self.classes_ == self.positive_class_)[0])
+        self._predictions = Predictions.of(before, after, correction, positive)
         constant = is_constant(self._candidate.value, self._plain.value, self.constraints_)
         beyond = self._beyond and (self._beyond.name, self._plain.value.accuracy - self._beyond.value.accuracy)
         self._search = SearchNotes(constant, len(selection.constant), selection.small, beyond, self._could_be_certified)
 
-    def _certified(self, selection: Selection, held_out: Any) -> Candidate:
-        """The last certified candidate up to the chosen one; the chosen one where none is certified."""
-        self.verdict_: Verdict | None = None
-        within = [candidate for candidate in selection.rejected if candidate.value.violation <= TOLERANCE]
-        self._beyond = within[-1] if within else None  # what max_accuracy_loss keeps from being returned
-        self._could_be_certified = False
+    def _certified(self, selection: Selection, held_out: Any) -> tuple[Candidate, Scores, Scores]:
+        """The last certified candidate up to the chosen one, else that one; scores of the plain model and of its own.
+
+        The scores are those of the calibration data, or out of fold without them.
+        """
         candidates, chosen = selection.candidates, selection.chosen
         if not self.constraints_ or held_out is None:
-            after = selection.plain if chosen is candidates[-1] else selection.base
-            self._remember(selection.plain.scores, after.scores, chosen)
-            return chosen
+            after = selection.plain if chosen is self._plain else selection.base
+            return chosen, selection.plain.scores, after.scores
         inputs, labels, groups, weight = held_out
         membership, scores = selection.membership, {}
         group_logits = {} if membership is None else membership.group_logits(inputs)
-        for fitted in {id(candidate.fitted): candidate.fitted for candidate in candidates}.values():
+        for fitted in {id(other.fitted): other.fitted for other in (*candidates, *selection.rejected)}.values():
             logits = fitted.model.logits(inputs)
             ratios = () if membership is None else membership.ratios(logits, group_logits, groups)
             scores[id(fitted)] = Scores(logits, ratios, labels, groups, weight)
@@ -218,13 +227,7 @@ class FairClassifierMixin(ClassifierMixin):
         self.verdict_ = judge(chosen.correction, scores[id(chosen.fitted)], self.level)
         if certificate.chosen is None and self.verdict_.decision == "holds":
             self.verdict_ = not_certified(self.verdict_)
-        self._remember(scores[id(candidates[-1].fitted)], scores[id(chosen.fitted)], chosen)
-        return chosen
-
-    def _remember(self, before: Scores, after: Scores, chosen: Candidate) -> None:
-        """What the report compares: predictions for the calibration data, else out of fold."""
-        positive = int(np.flatnonzero(self.classes_ == self.positive_class_)[0])
-        self._predictions = Predictions.of(before, after, chosen.correction, positive)
+        return chosen, scores[id(self._plain.fitted)], scores[id(chosen.fitted)]
 
     @property
     def certified_(self) -> bool:
@@ -324,8 +327,8 @@ class FairClassifierMixin(ClassifierMixin):
     def unconstrained_(self) -> Any:
         """The same models without re-weighting and correction, as a fitted estimator."""
         check_is_fitted(self)
-        uncorrected = object.__new__(type(self))  # copy.copy would refuse a constraint that cannot be saved
-        uncorrected.__dict__ = self.__dict__ | {"_candidate": self._plain}
+        uncorrected = copy(self)
+        uncorrected._candidate = self._plain
         return uncorrected
 
     def _corrected(self, X: Any, sensitive: Any) -> Tensor:
@@ -340,8 +343,8 @@ class FairClassifierMixin(ClassifierMixin):
         if self._membership.models is None:
             if sensitive is None:
                 raise ValueError(
-                    "this model was fitted with group_at_prediction=True: give sensitive_features= to predict and "
-                    "score; for GridSearchCV and cross_val_score call sklearn.set_config(enable_metadata_routing=True)"
+                    "a model with group_at_prediction=True needs sensitive_features= to predict and score, which "
+                    "GridSearchCV and cross_val_score pass only after sklearn.set_config(enable_metadata_routing=True)"
                 )
             assert self._encoder is not None
             groups = self._encoder.transform(sensitive, len(logits))
@@ -368,14 +371,3 @@ class FairClassifierMixin(ClassifierMixin):
             raise ValueError(f"max_accuracy_loss is a share such as 0.05, got {self.max_accuracy_loss!r}")
         if isinstance(self.cv, bool) or not isinstance(self.cv, int | np.integer) or self.cv < 2:
             raise ValueError(f"cv is a number of folds, 2 or more, got {self.cv!r}")
-
-    def __getstate__(self) -> Any:
-        state = super().__getstate__()
-        try:
-            pickle.dumps(self.constraint)
-        except Exception as error:
-            raise TypeError(
-                f"constraint={self.constraint!r} cannot be saved ({error}); use the name of a notion, or a function "
-                "defined in a module"
-            ) from error
-        return state

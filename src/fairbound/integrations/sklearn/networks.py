@@ -44,8 +44,7 @@ class NetworkEnsemble(nn.Module):
         self._offsets: Tensor
         self.register_buffer("_offsets", torch.tensor([*accumulate(sizes, initial=0)][:-1], dtype=torch.int64))
         self.weights = nn.ParameterList(uniform(a, b, fan_in=a) for a, b in pairwise(widths))
-        biases = [uniform(1, b, fan_in=a) for a, b in pairwise([fan_in, *widths])]
-        self.biases = nn.ParameterList(biases)
+        self.biases = nn.ParameterList(uniform(1, b, fan_in=a) for a, b in pairwise([fan_in, *widths]))
 
     def forward(self, features: Features) -> Tensor:
         h = torch.baddbmm(self.biases[0], features.numeric, self.numeric)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from sklearn.utils import get_tags
 from torch import Tensor
 
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development, cross_fit_estimator, seeded
-from fairbound.integrations.sklearn.inputs import Constraints
 from fairbound.integrations.sklearn.mixin import FairClassifierMixin
 
 
+@dataclass(eq=False, repr=False)
 class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
     """Keep a bound with any classifier: correct its scores, with corrections chosen on out-of-fold data.
 
@@ -42,40 +41,8 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
     (True, 'undecided')
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        constraint: Constraints,
-        bound: float | Sequence[float] = 0.05,
-        max_accuracy_loss: float = 0.05,
-        allow_constant: bool = False,
-        group_at_prediction: bool = False,
-        group_estimator: Any = None,
-        subgroups: str = "intersectional",
-        pos_label: Any = None,
-        cv: int = 4,
-        calibration: float = 0.2,
-        level: float = 0.95,
-        class_weight: Any = None,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.estimator = estimator
-        self.constraint = constraint
-        self.bound = bound
-        self.max_accuracy_loss = max_accuracy_loss
-        self.allow_constant = allow_constant
-        self.group_at_prediction = group_at_prediction
-        self.group_estimator = group_estimator
-        self.subgroups = subgroups
-        self.pos_label = pos_label
-        self.cv = cv
-        self.calibration = calibration
-        self.level = level
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.verbose = verbose
+    estimator: Any
+    group_estimator: Any = field(default=None, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -101,16 +68,11 @@ class FairPostprocessor(MetaEstimatorMixin, FairClassifierMixin, BaseEstimator):
     def _cross_fit(
         self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
     ) -> CrossFitted:
-        if target is data.labels:
+        if main:
             estimator, names = self.estimator, self.classes_[self._order]
         else:
             estimator, names = self.group_estimator or self.estimator, np.arange(classes)
             estimator = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
         weights = None if weight is None else weight.numpy()
-        progress = partial(_show, "label" if target is data.labels else "groups") if self.verbose else None
-        seeds = seeded(estimator, data.seed)
+        seeds, progress = seeded(estimator, data.seed), self._progress(main)
         return cross_fit_estimator(seeds, data.inputs, names[target], names, weights, data.fold, progress)
-
-
-def _show(what: str, fold: int, folds: int) -> None:
-    print(f"models of the {what}: {fold} of {folds} folds", flush=True)

@@ -24,6 +24,7 @@ from fairbound.integrations.sklearn.corrections import (
     PRICE,
     TOLERANCE,
     CellMeans,
+    ConstraintRows,
     Correction,
     Evaluated,
     Scores,
@@ -63,8 +64,8 @@ class Selection(NamedTuple):
     plain: CellMeans  # of the unconstrained model, out of fold
     base: CellMeans  # of the model of all other candidates
     membership: Membership | None = None  # None where no scores are corrected
-    rejected: tuple[Candidate, ...] = ()  # more corrected ones that cost too much accuracy
-    constant: tuple[Candidate, ...] = ()  # those that are left out because they decide the same for nearly everybody
+    rejected: Sequence[Candidate] = ()  # more corrected ones that cost too much accuracy
+    constant: Sequence[Candidate] = ()  # those that are left out because they decide the same for nearly everybody
     small: tuple[str, ...] = ()  # cells too small for a margin
 
 
@@ -83,20 +84,30 @@ class CandidateSearch:
 
     def run(self) -> Selection:
         nothing = no_correction(self.constraints)
-        plain = self._fit(self.data.train_weight, main=True)
-        plain_means = CellMeans(self.constraints, self._scores(plain))
+        plain = self._fit_labels()
+        plain_means = self._means(plain)
         unconstrained = Candidate("unconstrained", plain, nothing, evaluate(nothing, plain_means))
         margin = margins(plain_means) if self.constraints else Margins(torch.zeros(0), torch.zeros(0), ())
-        if not bool((unconstrained.value.c > -margin.known).any()):
+        exceeded = unconstrained.value.c > -margin.known
+        if not bool(exceeded.any()):
             return Selection([unconstrained], unconstrained, plain_means, plain_means, small=margin.small)
-        rows = ConstraintRows.of(self.constraints)
-        base = self._reweight(unconstrained, rows.weighted, margin.known) if self.retrainable else plain
-        candidates, membership = [unconstrained], None
-        base_means = plain_means if base is plain else CellMeans(self.constraints, self._scores(base))
+        rows, candidates, membership = ConstraintRows.of(self.constraints), [unconstrained], None
+        levels = rows.loss & ~rows.difference  # served by weights of the groups; all others by corrections of scores
+        base, base_means = plain, plain_means
+        if self.retrainable and bool((levels & exceeded).any()):
+            base = reweighted(
+                levels,
+                plain,
+                margin.known,
+                lambda fitted: evaluate(nothing, self._means(fitted)),
+                lambda mu: self._fit_labels(group_weights(self.constraints, mu, self.data.groups, self.data.labels)),
+            )
         if base is not plain:
+            base_means = self._means(base)
             candidates.insert(0, Candidate("re-weighted", base, nothing, evaluate(nothing, base_means)))
-        if rows.correctable:
-            membership, group_logits = self._fit_membership(base_means)
+        if not bool(levels.all()):
+            models = None if self.group_at_prediction else self._fit_groups
+            membership, group_logits = fit_membership(base_means, self.classes, models)
             ratios = membership.ratios(base.out_of_fold, group_logits, self.data.groups)
             base_means = CellMeans(self.constraints, base_means.scores._replace(ratios=ratios))
             lowest = unconstrained.value.accuracy - self.max_accuracy_loss
@@ -106,82 +117,29 @@ class CandidateSearch:
             ]
             candidates = [*reversed(corrected), *candidates]
         kept, rejected, constant = self._sorted_out(drop_worse(candidates))
-        chosen = choose(kept)
-        return Selection(kept, chosen, plain_means, base_means, membership, rejected, constant, margin.small)
+        return Selection(kept, choose(kept), plain_means, base_means, membership, rejected, constant, margin.small)
 
-    def _sorted_out(
-        self, candidates: Sequence[Candidate]
-    ) -> tuple[list[Candidate], tuple[Candidate, ...], tuple[Candidate, ...]]:
+    def _sorted_out(self, candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
         """Candidates that may be returned, those that cost too much, and constant ones."""
         plain = candidates[-1].value
-        constant = (
-            [] if self.allow_constant else [c for c in candidates if is_constant(c.value, plain, self.constraints)]
-        )
+        constant = [c for c in candidates if not self.allow_constant and is_constant(c.value, plain, self.constraints)]
         others = [candidate for candidate in candidates if candidate not in constant]
         rejected = [c for c in others if c.value.accuracy < plain.accuracy - self.max_accuracy_loss]
-        return [c for c in others if c not in rejected], tuple(rejected), tuple(constant)
+        return [c for c in others if c not in rejected], rejected, constant
 
-    def _fit(self, weight: Tensor | None, *, main: bool) -> CrossFitted:
-        """Models of the label."""
-        return self.cross_fit(self.data, self.data.labels, self.classes, weight, main=main)
+    def _fit_labels(self, weight: Tensor | None = None) -> CrossFitted:
+        """Models of the label; the weights (n,) are multiplied by those of the training data."""
+        given = self.data.train_weight
+        weight = given if weight is None else weight if given is None else weight * given
+        return self.cross_fit(self.data, self.data.labels, self.classes, weight, main=True)
 
-    def _scores(self, fitted: CrossFitted) -> Scores:
-        """Of a model, out of fold, for evaluation without a correction."""
-        return Scores(fitted.out_of_fold, (), self.data.labels, self.data.groups, self.data.weight)
+    def _fit_groups(self, target: Tensor, classes: int) -> CrossFitted:
+        return self.cross_fit(self.data, target, classes, self.data.weight, main=False)
 
-    def _evaluate(self, fitted: CrossFitted) -> Evaluated:
-        """A model without correction, out of fold."""
-        return evaluate(no_correction(self.constraints), CellMeans(self.constraints, self._scores(fitted)))
-
-    def _reweight(self, unconstrained: Candidate, rows: Tensor, margin: Tensor) -> CrossFitted:
-        """The model with the best weights of the groups; the plain one where weights serve no violated constraint."""
-        if not bool((rows & (unconstrained.value.c > -margin)).any()):
-            return unconstrained.fitted
-
-        def fit(mu: Tensor) -> CrossFitted:
-            weight = group_weights(self.constraints, mu, self.data.groups, self.data.labels)
-            return self._fit(self._times_train_weight(weight), main=True)
-
-        return reweighted(rows, unconstrained.fitted, margin, self._evaluate, fit)
-
-    def _times_train_weight(self, weight: Tensor) -> Tensor:
-        return weight if self.data.train_weight is None else weight * self.data.train_weight
-
-    def _fit_membership(self, means: CellMeans) -> tuple[Membership, dict[str, Tensor]]:
-        """Models of the groups, and their out-of-fold logits; none where the group is used at prediction."""
+    def _means(self, fitted: CrossFitted) -> CellMeans:
+        """Of a model without a correction, out of fold."""
         data = self.data
-
-        def models(target: Tensor, classes: int) -> CrossFitted:
-            return self.cross_fit(data, target, classes, data.weight, main=False)
-
-        cross_fit = None if self.group_at_prediction else models
-        return fit_membership(means, self.classes, cross_fit)
-
-
-class ConstraintRows(NamedTuple):
-    """(m,) each, of all constraints, one after the other."""
-
-    difference: Tensor  # whether it compares cells
-    equality: Tensor
-    loss: Tensor  # whether it is about losses
-
-    @staticmethod
-    def of(constraints: Sequence[Constraint]) -> ConstraintRows:
-        return ConstraintRows(
-            torch.cat([is_difference(constraint) for constraint in constraints]),
-            torch.cat([torch.full((constraint.m,), constraint.equality) for constraint in constraints]),
-            torch.cat([torch.full((constraint.m,), constraint.statistic is None) for constraint in constraints]),
-        )
-
-    @property
-    def correctable(self) -> bool:
-        """Whether a correction of scores can help: rates, and differences of losses; not bounds on losses."""
-        return bool((self.difference | ~self.loss).any())
-
-    @property
-    def weighted(self) -> Tensor:
-        """(m,) what weights of the groups serve: bounds on losses; corrections serve differences of losses."""
-        return self.loss & ~self.difference
+        return CellMeans(self.constraints, Scores(fitted.out_of_fold, (), data.labels, data.groups, data.weight))
 
 
 class Margins(NamedTuple):
@@ -261,13 +219,17 @@ def reweighted(
     rows: (m,) the constraints that weights are to serve.
     fit: multipliers (m,) -> the model trained with their weights.
     """
+
+    def key(value: Evaluated) -> tuple[float, float]:
+        return max(0.0, round(float((value.c + margin).max()), 3)), value.loss
+
     best, best_value = plain, evaluated(plain)
     mu, step = torch.zeros(len(margin), dtype=torch.float64), WEIGHT_STEP / max(best_value.loss, 1e-12)
     for _ in range(REWEIGHTINGS):
         tried = (mu + step * (best_value.c + margin) * rows).clamp(min=0)
         fitted = fit(tried)
         value = evaluated(fitted)
-        if _key(value, margin) < _key(best_value, margin):
+        if key(value) < key(best_value):
             best, best_value, mu = fitted, value, tried
         else:  # too far: where weights change much, longer steps swing from one group to the other
             step /= 2
@@ -290,7 +252,3 @@ def drop_worse(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Without those that are worse, in violation and in accuracy, than the last one, the unconstrained model."""
     plain = candidates[-1].value
     return [c for c in candidates if c.value.violation < plain.violation or c.value.accuracy >= plain.accuracy]
-
-
-def _key(value: Evaluated, margin: Tensor) -> tuple[float, float]:
-    return max(0.0, round(float((value.c + margin).max()), 3)), value.loss

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn import get_config
-from sklearn.base import clone
-from sklearn.metrics import make_scorer
+from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import _safe_indexing, check_random_state
 
@@ -46,10 +46,6 @@ class TradeOffCurve(NamedTuple):
 
     points: tuple[TradeOffPoint, ...]
     examples: int  # held out
-
-    def frame(self) -> Any:
-        """A pandas data frame, one row per point."""
-        return need("pandas", "data", "A table of points").DataFrame(self.points)
 
     def __str__(self) -> str:
         lines = [f"{'constraint':<20} {'bound':>5}  {'largest gap':^20}  {'accuracy':^20}"]
@@ -110,7 +106,7 @@ def trade_off_curve(
         X, y, sensitive_features: inputs, labels and groups, as for `FairClassifier.fit`.
         estimator: a `FairClassifier` or `FairPostprocessor` with the other settings; the point at its own bound is
             marked.
-        constraints: names of notions.
+        constraints: names of notions that bound differences or losses.
         bounds: one fit for each.
         test_size: share of the examples that are held out.
 
@@ -123,6 +119,8 @@ def trade_off_curve(
     >>> [point.bound for point in trade_off_curve(X, y, group, estimator=fair, bounds=[0.1, 0.2]).points]
     [0.1, 0.2, None]
     """
+    if "demographic_parity_ratio" in constraints:
+        raise ValueError("a curve shows differences, and so do its bounds; demographic_parity has those of these rates")
     base = clone(FairClassifier(constraint=constraints[0]) if estimator is None else estimator)
     seed = int(check_random_state(base.random_state).randint(2**31 - 1))
     train, test = train_test_split(np.arange(len(y)), test_size=test_size, random_state=seed, stratify=np.asarray(y))
@@ -141,23 +139,14 @@ def trade_off_curve(
 
 def _point(fitted: Any, name: str, bound: float | None, test: Sequence[Any], *, chosen: bool) -> TradeOffPoint:
     X, y, sensitive = test
-    decided = fitted.predict(X, sensitive if fitted.group_at_prediction else None)
-    accuracy = float((decided == np.asarray(y)).mean())
+    accuracy = fitted.score(X, y, sensitive_features=sensitive if fitted.group_at_prediction else None)
     ends = wilson(torch.tensor(accuracy), torch.tensor(float(len(y))), 0.95)
     verdict: Verdict = fitted.judge(X, y, sensitive)
     worst = max((gap for gap in verdict.gaps if gap.estimate is not None), key=lambda gap: gap.estimate or 0.0)
-    low, high = (worst.estimate if end is None else end for end in (worst.low, worst.high))
-    return TradeOffPoint(
-        name,
-        bound,
-        float(worst.estimate or 0.0),
-        (float(low or 0.0), float(high or 0.0)),
-        accuracy,
-        (float(ends[0]), float(ends[1])),
-        verdict.decision,
-        fitted.certified_ and bound is not None,
-        chosen,
-    )
+    gap, certified = float(worst.estimate or 0.0), fitted.certified_ and bound is not None
+    interval = gap if worst.low is None else worst.low, gap if worst.high is None else worst.high
+    accuracy_interval = float(ends[0]), float(ends[1])
+    return TradeOffPoint(name, bound, gap, interval, accuracy, accuracy_interval, verdict.decision, certified, chosen)
 
 
 # Model selection ------------------------------------------------------------------------------------------------------
@@ -195,7 +184,7 @@ def bounded_accuracy_scorer(constraint: Notion = "demographic_parity", bound: fl
     >>> from sklearn import config_context
     >>> with config_context(enable_metadata_routing=True):
     ...     bounded_accuracy_scorer("demographic_parity", 0.1)
-    make_scorer(bounded_accuracy, response_method='predict', constraint=demographic_parity, bound=0.1)
+    _BoundedAccuracy(bound=0.1, constraint='demographic_parity')
     >>> y, predicted, group = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 1]), ["A", "A", "B", "B"]
     >>> bounded_accuracy(y, predicted, sensitive_features=group, constraint="demographic_parity", bound=0.1)
     -0.4
@@ -205,7 +194,23 @@ def bounded_accuracy_scorer(constraint: Notion = "demographic_parity", bound: fl
             "the score needs the groups, which scikit-learn passes to scorers with metadata routing only; call "
             "sklearn.set_config(enable_metadata_routing=True) first"
         )
-    losses = "loss" in str(constraint) or getattr(constraint, "statistic", 0) is None
-    method = "predict_proba" if losses else "predict"
-    scorer = make_scorer(bounded_accuracy, response_method=method, constraint=constraint, bound=bound)
-    return scorer.set_score_request(sensitive_features=True)
+    return _BoundedAccuracy(constraint, bound)
+
+
+@dataclass(eq=False, repr=False)
+class _BoundedAccuracy(BaseEstimator):
+    """The scorer: scikit-learn's own give the groups to the score, and not to a model that predicts with them."""
+
+    constraint: Notion
+    bound: float
+
+    __metadata_request__score = {"sensitive_features": True}  # noqa: RUF012
+
+    def score(self, estimator: Any, X: Any, y: Any, sensitive_features: Any = None) -> float:
+        groups = [sensitive_features] if getattr(estimator, "group_at_prediction", False) else []
+        losses = "loss" in str(self.constraint) or getattr(self.constraint, "statistic", 0) is None
+        predicted = (estimator.predict_proba if losses else estimator.predict)(X, *groups)
+        given = {"sensitive_features": sensitive_features, "constraint": self.constraint, "bound": self.bound}
+        return bounded_accuracy(y, predicted, **given)
+
+    __call__ = score  # metadata routing asks for a method of this name

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,6 @@ from fairbound.integrations.sklearn.networks import NetworkCopies, NetworkEnsemb
 from fairbound.integrations.torch.constrained import Constrained
 
 # Chosen on OK, VA, KS and AL (benchmarks/fair_classifier). There the best epoch is the fifth to seventh of 30.
-LEARNING_RATE = 0.002  # decaying linearly to 0
 WEIGHT_DECAY = 0.1
 BATCH_SIZES = (16, 256)  # smallest and largest; in between, a fiftieth of the training examples
 MIN_STEPS = 1_000  # of a run on few examples
@@ -67,6 +67,11 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     return -outputs.log_softmax(-1).gather(-1, labels.long()[..., None])[..., 0]
 
 
+def one_logit(outputs: Tensor) -> Tensor:
+    """(N,) where there is one output per example."""
+    return outputs[:, 0] if outputs.shape[-1] == 1 else outputs
+
+
 def plain_backward(network: Any, examples: Examples, index: Tensor) -> None:
     """The gradient of the loss of every network on its examples, `index` (S, B)."""
     features, target, weight = examples.at(index)
@@ -89,8 +94,7 @@ def constrained_backward(
                 features, target, weight = examples.at(rows)
                 outputs = copy(features)
                 groups = {name: codes[rows] for name, codes in (examples.groups or {}).items()}
-                logits = outputs[:, 0] if outputs.shape[-1] == 1 else outputs
-                return MiniBatch(cross_entropy(outputs, target), groups, target, logits, weight)
+                return MiniBatch(cross_entropy(outputs, target), groups, target, one_logit(outputs), weight)
 
             constrained.backward_closure(evaluate)
 
@@ -102,17 +106,17 @@ def train(
     examples: Examples,
     folds: Tensor,
     *,
-    learning_rate: float = LEARNING_RATE,
+    learning_rate: float,
     batch_size: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
-    backward: Backward = plain_backward,
-    progress: Callable[[int, float, float], None] | None = None,
+    backward: Backward | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> History:
     """Train a network of S members in place; `folds` (S,) names the fold that each is not trained on.
 
     batch_size, epochs: None: by the number of examples.
-    progress: is given the number of epochs, those so far, and the validation loss.
+    progress: is given a text after every evaluation.
     """
     generator = torch.Generator().manual_seed(seed)
     pools = [torch.nonzero(examples.fold != fold)[:, 0] for fold in folds.tolist()]
@@ -139,7 +143,7 @@ def train(
                 order = torch.stack([pool[torch.randperm(len(pool), generator=generator)[:size]] for pool in pools])
             start = step % per_epoch * batch
             optimizer.zero_grad()
-            backward(network.train(), examples, order[:, start : start + batch])
+            (backward or plain_backward)(network.train(), examples, order[:, start : start + batch])
             optimizer.step()
             schedule.step()
             if (step + 1) % every == 0 or step + 1 == steps:
@@ -149,7 +153,7 @@ def train(
                 best, best_epoch = torch.where(better, losses, best), torch.where(better, epoch, best_epoch)
                 network.copy_state(state, better)
                 if progress is not None:
-                    progress(epochs, epoch, float(losses.mean()))
+                    progress(f"epoch {epoch:.1f} of {epochs}, validation loss {float(losses.mean()):.4f}")
                 stale = 0 if bool(better.any()) else stale + 1
                 if stale >= PATIENCE:
                     break
@@ -176,11 +180,26 @@ def _mean_losses(network: Networks, examples: Examples, rows: Tensor) -> Tensor:
     return total / count
 
 
-def forward_all(network: Networks, features: Features) -> Tensor:
-    """(S, N, outputs) of all networks on all examples, without a graph."""
-    S, parts = network.members, []
-    with torch.no_grad():
-        for start in range(0, len(features.numeric), CHUNK):
-            chunk = [part[start : start + CHUNK] for part in features]
-            parts.append(network(Features(*(part.expand(S, *part.shape) for part in chunk))))
-    return torch.cat(parts, 1)
+@dataclass(frozen=True, eq=False)
+class NetworkAverage:
+    """The average logits of an ensemble."""
+
+    network: Networks
+
+    def logits(self, inputs: Features) -> Tensor:
+        return one_logit(self.outputs(inputs).mean(0))
+
+    def out_of_fold(self, inputs: Features, left_out: Tensor, fold: Tensor) -> Tensor:
+        """Of every example the average of the members that left out its fold, `left_out` (S,)."""
+        unseen = (left_out[:, None] == fold).double()[..., None]
+        return one_logit((self.outputs(inputs) * unseen).sum(0) / unseen.sum(0))
+
+    def outputs(self, inputs: Features) -> Tensor:
+        """(S, N, outputs) of every network."""
+        network, parts = self.network, []
+        device = next(network.parameters()).device
+        with torch.no_grad():
+            for start in range(0, len(inputs.numeric), CHUNK):
+                chunk = [part[start : start + CHUNK].to(device) for part in inputs]
+                parts.append(network(Features(*(part.expand(network.members, *part.shape) for part in chunk))))
+        return torch.cat(parts, 1).cpu().double()
