@@ -107,7 +107,7 @@ class Runs:
 
     def table(self, problem: str) -> str:
         stated = PROBLEMS[problem]
-        heads = ["", stated.objective, "largest violation", f"met, of {len(SEEDS)}", *stated.other]
+        heads = ["", stated.objective, "largest violation", f"bound met, of {len(SEEDS)}", *stated.other]
         lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for label, entry, value in self.entries(problem, tuned=True):
             results = [self.results[Job(problem, entry, value, seed)] for seed in SEEDS]
