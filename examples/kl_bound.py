@@ -1,10 +1,10 @@
 """A policy gradient with a bound on the KL divergence
 ====================================================
 
-A policy writes texts and is paid for some of the words. Its divergence from a frozen reference may be 0.5 nats a text.
+A policy writes texts and is paid for some words. It may diverge from a frozen reference by at most 0.5 nats a text.
 
-No coefficient of the divergence is tuned. Beside it runs the multiplicative controller that trainers of language models
-use, beta <- beta * (1 + clip(KL / target - 1, -0.2, 0.2)), from two first values; from 0 it cannot move.
+No coefficient of the divergence is tuned. Beside it runs the controller of TRL, at every mini-batch, from two first
+values: beta <- beta * (1 + clip(KL / target - 1, -0.2, 0.2)). From 0 it cannot move.
 """
 
 import copy
@@ -23,11 +23,12 @@ def log_probabilities(model, texts):  # (B, length) -> (B, length, words) of eac
     return out(memory(words(texts))[0]).log_softmax(-1)
 
 
+@torch.no_grad()
 def written(model, count):
     texts = torch.randint(WORDS, (count, 1))
     for _ in range(12):
         texts = torch.cat([texts, torch.multinomial(log_probabilities(model, texts)[:, -1].exp(), 1)], 1)
-    return texts.detach()
+    return texts
 
 
 def pay_and_divergence(model, count):  # (B,) the share of paid words, the log-probability, the KL divergence
@@ -45,8 +46,7 @@ for start in (0.0, 0.2, None):  # the controller's first beta; None: constrained
     fair, optimizer = Constrained(model, constraints.given("KL")), torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(STEPS):
         pay, log_probability, kl = pay_and_divergence(model, 64)
-        surprise = log_probability - log_probability.detach()  # REINFORCE: its value is 0, its gradient is not
-        losses = -pay - (pay - pay.mean()) * surprise
+        losses = -pay - (pay - pay.mean()) * (log_probability - log_probability.detach())  # REINFORCE; it is worth -pay
         optimizer.zero_grad()
         if start is None:
             fair.backward(losses, values={"KL": kl.mean() - KL})
@@ -55,6 +55,6 @@ for start in (0.0, 0.2, None):  # the controller's first beta; None: constrained
             beta *= 1 + min(max(kl.mean().item() / KL - 1, -0.2), 0.2)
         optimizer.step()
     pay, _, kl = pay_and_divergence(model, 4000)
-    print("constrained:" if start is None else f"from {start}:", f"pay {pay.mean():.3f}, KL {kl.mean():.3f}")
+    print(f"bound {KL}:" if start is None else f"beta from {start}:", f"pay {pay.mean():.3f}, KL {kl.mean():.3f}")
 fair.plot()
 plt.show()

@@ -15,7 +15,7 @@ from torch import nn
 
 from fairbound import Constrained, constraints
 
-BETA, STEPS, BOUNDS, rng = 30.0, 4000, {"residual": 0.1, "boundary": 0.01}, torch.Generator().manual_seed(0)
+BETA, STEPS, RESIDUAL, BOUNDARY, rng = 30.0, 4000, 0.1, 0.01, torch.Generator().manual_seed(0)
 
 
 def points(count):  # (count, 2): x in [0, 2 pi], t in [0, 1]
@@ -37,21 +37,21 @@ def terms(net, count):
 
 where = points(200)
 measured = solution(where) + 0.1 * torch.randn(200, generator=rng)
-print("bounds:", *(f"{name} {bound}" for name, bound in BOUNDS.items()))
+print(f"bounds: residual {RESIDUAL}, boundary {BOUNDARY}")
 for name in ("weights of 1", "bounds"):
     torch.manual_seed(0)
     hidden = [layer for _ in range(2) for layer in (nn.Linear(64, 64), nn.Tanh())]
     net = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), *hidden, nn.Linear(64, 1), nn.Flatten(0))
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, STEPS)
-    fair = Constrained(net, constraints.given(*BOUNDS))
+    fair = Constrained(net, constraints.given("residual", "boundary"))
     for _ in range(STEPS):
         optimizer.zero_grad()
-        misfit, *squares = terms(net, 200)
+        misfit, residual, boundary = terms(net, 200)
         if name == "bounds":
-            fair.backward(misfit[None], values={k: c - BOUNDS[k] for k, c in zip(BOUNDS, squares, strict=True)})
+            fair.backward(misfit[None], values={"residual": residual - RESIDUAL, "boundary": boundary - BOUNDARY})
         else:
-            (misfit + sum(squares)).backward()
+            (misfit + residual + boundary).backward()
         optimizer.step()
         schedule.step()
     misfit, residual, boundary = terms(net, 4000)

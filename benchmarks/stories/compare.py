@@ -106,7 +106,8 @@ class Runs:
         return rows
 
     def table(self, problem: str) -> str:
-        heads = ["", PROBLEMS[problem].objective, "largest violation", "bound met", *PROBLEMS[problem].other]
+        stated = PROBLEMS[problem]
+        heads = ["", stated.objective, "largest violation", f"bound met, of {len(SEEDS)}", *stated.other]
         lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for label, entry, value in self.entries(problem, tuned=True):
             results = [self.results[Job(problem, entry, value, seed)] for seed in SEEDS]

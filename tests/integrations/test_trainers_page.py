@@ -31,10 +31,10 @@ def printed(path: Path, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "slack"), [("lightning_module", 0.0), ("transformers_trainer", 0.0), ("accelerate_loop", 0.01)]
+    ("name", "slack"), [("lightning_module", 0.0), ("transformers_trainer", 0.02), ("accelerate_loop", 0.01)]
 )
 def test_an_example_keeps_its_bound(name: str, slack: float, tmp_path: Path) -> None:
-    """The slack is what mini-batches of 64 examples leave."""
+    """The slack is what mini-batches of 64 or 16 examples leave."""
     path = ROOT / "examples" / f"{name}.py"
     assert len(path.read_text().splitlines()) <= 65
     text = printed(path, tmp_path)

@@ -14,7 +14,7 @@ from fairbound.integrations.torch.progress import MonitorHistory
 PANELS = {  # what a panel shows: names of records, or how they begin
     "loss": ("objective",),
     "constraint, minus its bound": ("constraint/", "violation"),
-    "force, in units of the loss": ("force/", "force"),
+    "force, relative to the loss": ("force/", "force"),
     "multiplier": ("multiplier/", "multiplier_sum"),
 }
 MOST_LABELS = 8
@@ -29,7 +29,7 @@ def drawn(history: MonitorHistory) -> Any:
     for title, kinds in PANELS.items():
         by_kind = [[name for name in history.records[-1] if name.startswith(kind)] for kind in kinds]
         panels[title] = next(filter(None, by_kind), [])
-    if panels["force, in units of the loss"]:
+    if panels["force, relative to the loss"]:
         del panels["multiplier"]
     panels = {title: names for title, names in panels.items() if names}
     figure, grid = plt.subplots(
