@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import Constrained, constraints
-from fairbound.algorithms import SSLALM, DescentAscent, Penalty
+from fairbound.algorithms import SSLALM, DescentAscent, LevelConstrained, Penalty, SQPAdam, TrackedSQP
 from fairbound.constraints import MiniBatch
 from fairbound.core import Algorithm
 
@@ -140,6 +140,23 @@ def test_a_function_says_which_of_its_rows_are_observed() -> None:
         assert fair.multipliers == pytest.approx(expected)
     assert x.grad is not None
     assert x.grad.tolist() == [1 + 1.0, 1 + 9.0]
+
+
+@pytest.mark.parametrize("method", [SQPAdam(), TrackedSQP(), LevelConstrained()])
+def test_every_row_s_gradient_where_some_rows_are_not_observed(method: Algorithm[Any]) -> None:
+    """A function has the graph of all its rows; a step is that of the function of those that are observed."""
+    gradients = []
+    for rows in (1, 2):
+        x = nn.Parameter(torch.tensor([0.3, 2.0]))
+
+        def some(batch: MiniBatch, rows: int = rows) -> tuple[Tensor, Tensor]:
+            return batch.parameters[0].square()[:rows] - 1, torch.tensor([True, False])[:rows]
+
+        fair = Constrained([x], constraints.function(some, *["one", "two"][:rows]), method)
+        assert not fair.backward(x.sum().reshape(1)).skipped
+        assert x.grad is not None
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
 
 
 def test_names_of_values() -> None:

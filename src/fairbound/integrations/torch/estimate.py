@@ -158,7 +158,8 @@ class BatchEstimate(NamedTuple):
         """
 
         def gradients() -> Tensor:
-            return torch.stack([vjp(row) for row in (1 / self.filled).diag()[1:-2]])
+            by_sum = (self.shown.counts > 0) / self.filled  # nothing of a mean that is not shown
+            return torch.stack([vjp(row) for row in by_sum.diag()[1:-2]])
 
         def at(point: Tensor) -> Estimate:
             if point is not x:
