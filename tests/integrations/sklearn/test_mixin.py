@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,13 @@ both = pytest.mark.parametrize("build", [small, postprocessor])
 )
 def test_scikit_learn_s_contract(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
+
+
+@both
+def test_the_types_of_parameters_can_be_read(build: Any) -> None:
+    """Of those of the mixin too, as the documentation reads them: each in the names of the estimator's module."""
+    hints = get_type_hints(type(build()).__init__)
+    assert {*build().get_params(deep=False), "return"} == {*hints}
 
 
 @both

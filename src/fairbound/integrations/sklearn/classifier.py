@@ -15,6 +15,7 @@ from torch import Tensor
 from fairbound.core import Algorithm
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development
 from fairbound.integrations.sklearn.features import FeatureEncoder, Features, as_frame
+from fairbound.integrations.sklearn.inputs import Constraints  # noqa: F401  annotates a parameter of the mixin
 from fairbound.integrations.sklearn.mixin import FairClassifierMixin
 from fairbound.integrations.sklearn.networks import Member, NetworkCopies, NetworkEnsemble, copy_module, unwrap
 from fairbound.integrations.sklearn.trainer import Examples, NetworkAverage, Networks, constrained_backward, train

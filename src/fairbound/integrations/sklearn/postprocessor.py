@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: F401  annotates a parameter of the mixin
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from sklearn.utils import get_tags
 from torch import Tensor
 
 from fairbound.integrations.sklearn.cross_fitting import CrossFitted, Development, cross_fit_estimator, seeded
+from fairbound.integrations.sklearn.inputs import Constraints  # noqa: F401  annotates another
 from fairbound.integrations.sklearn.mixin import FairClassifierMixin
 
 
