@@ -33,7 +33,7 @@ def batch(seed: int = 0, weighted: bool = False) -> MiniBatch:
     )
 
 
-SOUND: dict[str, Any] = {name: notion(NAMES, bound=0.1) for name, notion in constraints.NOTIONS.items()} | {
+SOUND: dict[str, Any] = {name: notion(NAMES, bound=0.3) for name, notion in constraints.NOTIONS.items()} | {
     "recall": constraints.minimum_rate(0.8, groups=NAMES, group="B", label=1),
     "rate of all": constraints.maximum_rate(0.3),
     "weight norm": constraints.weight_norm(0.5),

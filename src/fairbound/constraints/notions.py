@@ -29,6 +29,7 @@ from fairbound.constraints.statistics import Statistic, rate_of
 Groups = int | Sequence[str]  # how many groups there are, or their names
 Of = Literal["rate", "loss"]
 Bound = float | Sequence[float] | Tensor  # one for all constraints, or one for each
+LOOSE_RATIO = 0.2  # of rates: nobody means so small a bound, but rather a difference, or 1 - 0.8
 
 
 def group_names(groups: Groups) -> Sequence[str]:
@@ -116,8 +117,9 @@ def demographic_parity_ratio(
     >>> demographic_parity_ratio(["A", "B"], bound=0.8).names                   # each at most 0
     ('0.8 A - B', '0.8 B - A')
     """
-    if isinstance(bound, bool) or not isinstance(bound, Real) or not 0 < float(bound) <= 1:
-        raise ValueError(f"a ratio of rates is bounded from below by a number in (0, 1], such as 0.8; got {bound!r}")
+    if isinstance(bound, bool) or not isinstance(bound, Real) or not LOOSE_RATIO < float(bound) <= 1:
+        limits = f"above {LOOSE_RATIO}, which allows nearly every ratio, and at most 1"
+        raise ValueError(f"a ratio of rates is bounded from below, by a number {limits}, such as 0.8; got {bound!r}")
     cells = Cells.of_groups(group_names(groups))
     compared = ratios(cells.names, float(bound))
     zero = torch.zeros(len(compared.names), dtype=torch.float64)

@@ -110,8 +110,8 @@ def test_a_bound_in_percent() -> None:
     with pytest.raises(ValueError, match="at most 2"):
         constraints.equalized_odds(2, bound=3)
     assert constraints.loss_parity(2, bound=5).m == 4  # a loss has no largest value
-    for bound in (0.0, 1.25, True):  # 0 would allow everything, and nothing meets more than 1
-        with pytest.raises(ValueError, match=r"a number in \(0, 1\], such as 0\.8; got"):
+    for bound in (0.0, 0.2, 1.25, True):  # 0 would allow everything, and nothing meets more than 1
+        with pytest.raises(ValueError, match=r"by a number above 0\.2, .* at most 1, such as 0\.8; got"):
             constraints.demographic_parity_ratio(2, bound=bound)
 
 

@@ -23,7 +23,6 @@ pd = need("pandas", "data", "FairClassifier")
 
 Notion = str | Constraint | Callable[..., Constraint]
 Constraints = Notion | Sequence[Notion] | Mapping[str, float]  # one, several, or names with their bounds
-LOOSE_RATIO = 0.2  # a ratio is bounded from below, and nobody means this one: the default of a difference, or 1 - 0.8
 # notions that take outcome=, the class of several
 RATES_OF_A_CLASS = ("demographic_parity", "demographic_parity_ratio", "equal_opportunity")
 
@@ -48,7 +47,7 @@ def make_constraints(
         raise ValueError(f"{len(notions)} constraints need as many bounds, or one for all; got bound={bound!r}")
     made: list[Constraint] = []
     for notion, notion_bound in zip(notions, bounds, strict=True):
-        _check_bound(notion, notion_bound)
+        _check_bound(notion_bound)
         for by, column in columns.items():
             if len(column.names) == 1 and isinstance(notion, str) and notion in NOTIONS and "bounded" not in notion:
                 raise ValueError(
@@ -81,11 +80,9 @@ def _of_classes(
     return [(name, NOTIONS[notion](names, bound=bound, outcome=k)) for k, name in outcomes.items()]
 
 
-def _check_bound(notion: Notion, bound: Any) -> None:
+def _check_bound(bound: Any) -> None:
     if isinstance(bound, bool) or not isinstance(bound, int | float | np.number) or not 0 <= float(bound) < np.inf:
         raise ValueError(f"bound must be a finite number >= 0, got {bound!r}")
-    if notion == "demographic_parity_ratio" and bound <= LOOSE_RATIO:
-        raise ValueError(f"bound={bound:g} allows nearly every ratio of rates; four fifths are bound=0.8")
 
 
 def _check(constraint: Constraint) -> None:
