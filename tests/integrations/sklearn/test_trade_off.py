@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from two_groups import make_shifted, postprocessor
 
 from fairbound.integrations.sklearn import bounded_accuracy_scorer, cross_fitting, trade_off_curve
@@ -101,7 +103,8 @@ def test_a_grid_search_does_not_choose_the_loosest_bound(group_at_prediction: bo
         estimator = postprocessor(group_at_prediction=group_at_prediction)
         search = GridSearchCV(estimator, {"bound": [0.05, 0.5]}, cv=2, scoring=scorer)
         search.fit(X, y, sensitive_features=group)
-        scores = cross_val_score(estimator, X, y, cv=2, scoring=scorer, params={"sensitive_features": group})
+        piped = make_pipeline(StandardScaler(), estimator)
+        scores = cross_val_score(piped, X, y, cv=2, scoring=scorer, params={"sensitive_features": group})
     assert search.best_params_ == {"bound": 0.05}
     assert search.best_score_ > 0.6
     assert scores.min() > 0.6

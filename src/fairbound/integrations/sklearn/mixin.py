@@ -61,8 +61,10 @@ class FairClassifierMixin(ClassifierMixin):
     section "Models" below. Inside, labels are numbers, and of two classes the positive one is 1.
     """
 
-    __metadata_request__fit = {"sensitive_features": True}  # noqa: RUF012  what metadata routing passes on by itself
-    __metadata_request__score = {"sensitive_features": True}  # noqa: RUF012
+    # what metadata routing passes on by itself, also through a pipeline
+    __metadata_request__fit = __metadata_request__score = {"sensitive_features": True}  # noqa: RUF012
+    __metadata_request__predict = __metadata_request__predict_proba = {"sensitive_features": True}  # noqa: RUF012
+    __metadata_request__decision_function = {"sensitive_features": True}  # noqa: RUF012
 
     constraint: Constraints
     bound: float | Sequence[float] = 0.05

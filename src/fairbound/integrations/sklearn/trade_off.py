@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state
 
 from fairbound._utils.drawing import label_points
@@ -207,9 +208,10 @@ class _BoundedAccuracy(BaseEstimator):
     __metadata_request__score = {"sensitive_features": True}  # noqa: RUF012
 
     def score(self, estimator: Any, X: Any, y: Any, sensitive_features: Any = None) -> float:
-        groups = [sensitive_features] if getattr(estimator, "group_at_prediction", False) else []
+        model = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+        groups = {"sensitive_features": sensitive_features} if getattr(model, "group_at_prediction", False) else {}
         losses = "loss" in str(self.constraint) or getattr(self.constraint, "statistic", 0) is None
-        predicted = (estimator.predict_proba if losses else estimator.predict)(X, *groups)
+        predicted = (estimator.predict_proba if losses else estimator.predict)(X, **groups)
         given = {"sensitive_features": sensitive_features, "constraint": self.constraint, "bound": self.bound}
         return bounded_accuracy(y, predicted, **given)
 
