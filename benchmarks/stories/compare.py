@@ -114,7 +114,7 @@ class Runs:
             met = sum(result.violation <= MET for result in results)
             columns = zip(*([r.objective, r.violation, *r.other] for r in results), strict=True)
             f, c, *other = (", ".join(f"{number:.3g}" for number in column) for column in columns)
-            lines.append(f"| {' | '.join([label, f, c, f'{met} of {len(SEEDS)}', *other])} |")
+            lines.append(f"| {' | '.join([label, f, c, str(met), *other])} |")
         return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """Story 3: a table with 200 subgroups, the smallest of 20 people; the loss of each is bounded.
 
 The groups are the intersections of ten regions, five ages and four origins. Those below 60 people follow labeling rules
-of their own, and the network sees the three columns beside eight others. Mini-batches are shuffled, so one of 256 rows
-shows a group of 20 in every fourth step or so, one person at a time.
+of their own, and the network sees the three columns beside eight others. Mini-batches are shuffled, so about one in
+seven of 256 rows shows a group of 20, and then one person of it as a rule.
 """
 
 from __future__ import annotations
