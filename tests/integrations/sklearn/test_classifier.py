@@ -159,6 +159,7 @@ def test_a_module_gets_raw_columns_and_may_have_dropout_and_batch_norm() -> None
     [
         (pd.DataFrame({"a": ["x", "y"] * 50}), "module= takes columns of numbers.*OrdinalEncoder"),
         (np.where(np.arange(100)[:, None] == 3, np.nan, 1.0), "module= takes columns as they are.*missing values"),
+        (pd.DataFrame({"a": [1, None] * 50}, dtype="Int64"), "module= takes columns as they are.*missing values"),
     ],
 )
 def test_columns_that_a_module_cannot_take(X: Any, sentence: str) -> None:

@@ -110,7 +110,7 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
                 "module= takes columns of numbers, and X has columns of categories or text; encode them first, e.g. "
                 "with OrdinalEncoder, or leave out module="
             )
-        numeric = torch.from_numpy(np.array(as_frame(X), dtype=np.float32))
+        numeric = torch.from_numpy(as_frame(X).to_numpy(np.float32, copy=True, na_value=np.nan))
         if bool(numeric.isnan().any()):
             raise ValueError("module= takes columns as they are, and X has missing values; fill them first")
         return Features(numeric, torch.empty(len(numeric), 0, dtype=torch.int64))
