@@ -3,8 +3,8 @@
 
 A policy writes texts and is paid for some words. It may diverge from a frozen reference by at most 0.5 nats a text.
 
-No coefficient of the divergence is tuned. Beside it runs the controller of TRL, at every mini-batch, from two first
-values: beta <- beta * (1 + clip(KL / target - 1, -0.2, 0.2)). From 0 it cannot move.
+The bound needs no coefficient. For comparison, TRL's controller of a coefficient, from two first values, at every
+mini-batch: beta <- beta * (1 + clip(KL / target - 1, -0.2, 0.2)). From 0 it cannot move.
 """
 
 import copy
