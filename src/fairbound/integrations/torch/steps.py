@@ -50,7 +50,7 @@ class StepInfo:
 
     @property
     def c(self) -> Tensor:
-        """(m,) the constraints, feasible where <= 0; NaN where the mini-batch does not show one."""
+        """(m,) the constraints, feasible where <= 0; NaN: the mini-batch does not show one, or the step is skipped."""
         absent = self._estimate.absent
         return self._estimate.c.clone() if absent is None else self._estimate.c.masked_fill(absent, torch.nan)
 
