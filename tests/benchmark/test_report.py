@@ -146,7 +146,7 @@ def test_finding_names_the_first_the_second_and_held_out_examples() -> None:
     said = study_section(results).finding
     assert "within 0.01 of the bound 0.005, SSL-ALM has the smallest loss (0.401 ± 0.001)" in said
     assert "the difference in loss between the first two, SSL-ALM and SSw, is significant: 0.050 [0.050, 0.050]" in said
-    assert said.endswith("its largest violation is 0.050 ± 0.000; no constraint is violated in 0 of 2 runs.")
+    assert said.endswith("its largest violation is 0.050 ± 0.000; every bound is met in 0 of 2 runs.")
     far = losses_of(made_setting(), dict.fromkeys(ENTRIES, (0.3, 0.2, 0.2)))
     assert "no method ends within 0.01 of the bound 0.005; the nearest is SGD" in study_section(far).finding
 

@@ -165,7 +165,7 @@ def problem_table(board: Board, card: Card) -> ReportTable:
     ends = {cell[0]: one.loss[:, -1] for cell, one in zip(cells, curves, strict=True) if one is not None}
     lost = {name: int((~(np.abs(losses) < DIVERGED)).sum()) for name, losses in ends.items()}
     diverged = [f"{name} ({count} of {ends[name].size})" for name, count in lost.items() if count]
-    notes = [f"Runs that diverged, and that means leave out: {', '.join(diverged)}."] if diverged else []
+    notes = [f"Diverged, and left out of means: {', '.join(diverged)}."] if diverged else []
     return _of_part(f"Every method on {card.name}", columns, [*notes, *reasons])
 
 
