@@ -186,6 +186,23 @@ def test_links_lead_somewhere_and_ids_are_unique(written: Path) -> None:
     assert {"board-method-sslalm", "board-problem-income-ok-race"} <= links
 
 
+def test_names_that_differ_in_other_signs_alone_have_parts_of_their_own(board: Board, tmp_path: Path) -> None:
+    one = with_runs(board, 0.5)
+    renamed = dict(zip([method.name for method in one.methods], ("NuPI (nu .5)", "NuPI (nu 5)"), strict=True))
+    methods = [replace(method, name=renamed[method.name]) for method in one.methods]
+    problems = [replace(one.problems[0], name=name) for name in ("my-table", "my table", "\u8868")]
+    curves = {
+        (renamed[name], InstanceName(card.name)): curve for (name, _), curve in one.curves.items() for card in problems
+    }
+    page = page_of(replace(one, methods=methods, problems=problems, curves=curves, heldout={})).write(tmp_path)
+    ids = re.findall(r'\sid="([^"]+)"', page.read_text(encoding="utf-8"))
+    assert len(ids) == len(set(ids))
+    assert {"board-method-nupi-nu-5", "board-method-nupi-nu-5-2", "board-problem-\u8868"} <= set(ids)
+    assert len(list((tmp_path / "tables").glob("board-method-*.csv"))) == 2
+    assert len(list((tmp_path / "tables").glob("board-problem-*.csv"))) == 3
+    assert len(list((tmp_path / "figures").glob("board-ends-*.pdf"))) == 3
+
+
 def test_rule_sets_share_a_page(board: Board, tmp_path: Path) -> None:
     html = page_of(board, replace(board, rules="tuned")).write(tmp_path).read_text(encoding="utf-8")
     ids = re.findall(r'\sid="([^"]+)"', html)

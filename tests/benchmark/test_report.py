@@ -223,6 +223,14 @@ def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Sectio
     assert (tmp_path / "tables" / "paper-ok-race-loss.csv").exists()
 
 
+def test_files_and_addresses_have_no_sign_that_a_link_reads_otherwise(both: list[Section]) -> None:
+    page = Page([without_figures(both[2], name="My study #1 & 50%")])
+    assert list(page.stems) == ["my-study-1-50"]
+    read = Read(page.html())
+    assert "tables/my-study-1-50-tuning.csv" in read.attributes["href"]
+    assert set(read.attributes["aria-labelledby"]) <= set(read.attributes["id"])
+
+
 def test_real_and_synthetic_data_have_files_of_their_own(both: list[Section]) -> None:
     synthetic = both[2]
     real = replace(synthetic, cards=[replace(synthetic.cards[0], source="acs:OK")])
