@@ -92,6 +92,11 @@ def test_a_correct_entry_is_accepted_and_on_the_board(sound: Path, tmp_path: Pat
     assert not (tmp_path / "was run").exists()
 
 
+def test_entries_of_one_name_are_refused(sound: Path, copy: Path, tmp_path: Path) -> None:
+    options = ("-o", tmp_path / "board", "--out", tmp_path / "results")
+    assert "2 entries are called 'Mine'" in call("board", sound, copy, *options, code=1)
+
+
 def test_an_edited_file_is_refused(copy: Path) -> None:
     path = next((copy / "results" / "runs").glob("*.parquet"))
     data = bytearray(path.read_bytes())
