@@ -20,6 +20,7 @@ from fairbound.benchmark.board.findings import finding, overall
 from fairbound.benchmark.board.results import PARTS, Board, Curves, HeldOut, InstanceName
 from fairbound.benchmark.board.scoring import reached
 from fairbound.benchmark.board.section import board_section
+from fairbound.benchmark.board.tables import heldout_table
 from fairbound.benchmark.page import Page
 
 FILES = r'href="((?:tables|figures)/[^"]+)"'
@@ -87,6 +88,15 @@ def test_problem_that_nobody_solves(board: Board) -> None:
     failed = replace(one, curves=curves)
     assert finding(failed, failed.problems[0]).startswith("0 of 2 methods solve it in most runs.")
     assert "Solved by no run of any method (1): income-ok-race" in page_of(failed).html()
+
+
+def test_runs_that_diverged_count_in_the_median_violation(board: Board) -> None:
+    one = with_runs(board, 0.5)
+    ((cell, held),) = one.heldout.items()
+    lost = replace(held, violation=np.array([math.nan] * 15 + [0.0] * 5))
+    table = heldout_table(replace(one, heldout={cell: lost}))
+    assert table is not None
+    assert [column.text for column in table.shown() if column.name == "violation, held out"] == [["not finite"]]
 
 
 def test_default_problem_has_two_groups_and_bound_two_hundredths(board: Board) -> None:

@@ -121,7 +121,9 @@ def heldout_table(board: Board) -> ReportTable | None:
     by_method = pd.DataFrame(columns).groupby(splits["method"], sort=False)
     counts = {"runs": by_method.size()} | {decision: by_method[decision].sum() for decision in DECISIONS}
     parts = {"violation, training": "train_violation", "violation, held out": "violation"}
-    medians = {name: (splits[of] / scales).groupby(splits["method"]).median() for name, of in parts.items()}
+    medians = {
+        name: (splits[of] / scales).fillna(np.inf).groupby(splits["method"]).median() for name, of in parts.items()
+    }
     lines = pd.DataFrame(counts | medians).reindex([name for name in board.ranked if name in counts["runs"]])
     notes = (
         f"Runs on random splits of {listed(tested, len(tested))}: how often the bound is shown "
