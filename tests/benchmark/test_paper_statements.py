@@ -197,6 +197,7 @@ def test_only_whole_runs_on_the_papers_data_are_judged(every: list[Results]) -> 
     study = load("paper-ok-race")
     assert paper_section([made(source="synthetic:OK").read]) == []
     assert paper_section([made(budget="examples").read]) == []
+    assert paper_section([made(reference="").read]) == []
     assert paper_section([Made(stored_study(replace(study, seeds=2), source="acs:OK", whole_seeds=10)).read]) == []
     alone = statements_table({"paper-ok-race": made().read})
     assert alone is not None

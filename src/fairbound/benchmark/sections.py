@@ -71,7 +71,7 @@ def study_section(results: Results) -> Section:
 
 def _agreement(results: Results, exhibits: dict[str, Exhibit]) -> str:
     """How many numbers meet the paper's, or why a short run is not compared; empty where the paper has none."""
-    if results.short:
+    if results.short and results.study.reference:
         return f"A short run, not compared with the paper: {results.short}."
     return agreement(exhibit.shown.frame for name, exhibit in exhibits.items() if name in TABLES)
 
@@ -81,7 +81,8 @@ def paper_section(studies: Sequence[Results]) -> list[Section]:
     own = [
         study
         for study in studies
-        if study.card.source in PAPERS_DATA and study.study.budget == "paper" and not study.short
+        if study.card.source in PAPERS_DATA and study.study.reference
+        if study.study.budget == "paper" and not study.short
     ]
     table = statements_table({study.study.name: study for study in own})
     if table is None:
