@@ -26,6 +26,7 @@ from fairbound.benchmark.user_files import known_name
 PAPERS_DATA = ("acs:OK", "acs:VA")
 FIRST = "trade-off"  # what was found comes first
 BUDGETS = {  # how long every method runs
+    "own": "As many steps as the study gives each method",
     "paper": "The paper's seconds, as steps",
     "examples": f"Equal numbers of examples for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps",
 }
@@ -57,7 +58,7 @@ def study_section(results: Results) -> Section:
         variant=budget,
         title=study.title,
         question=QUESTION if is_answer else "",
-        how=BUDGETS[budget],
+        how=BUDGETS["own" if budget == "paper" and not study.reference else budget],
         origin=f"{f'In the paper: {study.reference}. ' if study.reference else ''}Data: {results.card.data}.",
         cards=study.cards,
         finding=findings(results) if is_answer else finding(results),
