@@ -27,12 +27,11 @@ OnProgress = Callable[[int, int], None]  # files written, and all of them
 
 
 class Exhibit(NamedTuple):
-    """What a page shows under a heading."""
+    """What a page shows under a heading: a ReportTable; a matplotlib figure, whose label is its caption; or exhibits by
+    name, of which the reader chooses one."""
 
     heading: str  # in the contents up to its first comma or colon
-    shown: (
-        Any  # a ReportTable; a matplotlib figure, whose label is its caption; exhibits by name, of which one is chosen
-    )
+    shown: Any
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
