@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from fairbound._utils.drawing import ALERT, INK, error_bars, label_points, panels, style, svg, titled
+from fairbound._utils.drawing import ALERT, INK, error_bars, label_points, legend, panels, style, svg, titled
 from fairbound._utils.optional import need
 
 NAME = "a \x01 \udce9 <b> & \"c\" $x$ xmlns='y'"
@@ -45,6 +46,17 @@ def test_colors_are_the_pages_and_fonts_too() -> None:
     assert "#009e73" in text
     assert INK not in text
     assert "font-family" not in text
+
+
+def test_letters_that_only_the_browser_has_are_no_warning() -> None:
+    with style():
+        figure, (panel, words) = panels(2, 100, 100)
+        axes = panel.subplots()
+        axes.plot([0, 1], label="\u65b9\u6cd5")
+        legend(words, [axes])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "\u65b9\u6cd5" in svg(figure)
 
 
 def test_ids_are_those_that_something_refers_to_and_have_the_prefix() -> None:

@@ -94,10 +94,15 @@ def test_the_page_shows_what_the_study_asks_for(results: Results) -> None:
         study_section(wrong)
 
 
-def test_another_table_has_another_title() -> None:
-    first = study.load("first")
+def test_another_table_has_another_title_and_nothing_of_the_papers() -> None:
+    first, paper = study.load("first"), study.load("paper-ok-race")
     assert first.on(source="synthetic:OK").title == first.title
-    assert first.on(source="people/my.csv", label="y", group="g").title == "The methods of first on my.csv"
+    assert paper.on(source="synthetic:OK").reference == paper.reference
+    by_sex = paper.on(group="SEX")
+    assert (by_sex.title, by_sex.reference) == ("The methods of paper-ok-race, by SEX", "")
+    assert any(entry.paper.train for entry in paper.entries)
+    assert not any(figures for entry in by_sex.entries for figures in (entry.paper.train, entry.paper.validation))
+    assert first.on(source="people/my.csv", label="y", group="g").title == "The methods of first on my.csv, by g"
 
 
 def test_the_first_study_is_the_papers_at_equal_examples() -> None:

@@ -20,6 +20,7 @@ from fairbound.benchmark.board.findings import finding, overall
 from fairbound.benchmark.board.results import PARTS, Board, Curves, HeldOut, InstanceName
 from fairbound.benchmark.board.scoring import reached
 from fairbound.benchmark.board.section import board_section
+from fairbound.benchmark.board.tables import heldout_table
 from fairbound.benchmark.page import Page
 
 FILES = r'href="((?:tables|figures)/[^"]+)"'
@@ -87,6 +88,15 @@ def test_problem_that_nobody_solves(board: Board) -> None:
     failed = replace(one, curves=curves)
     assert finding(failed, failed.problems[0]).startswith("0 of 2 methods solve it in most runs.")
     assert "Solved by no run of any method (1): income-ok-race" in page_of(failed).html()
+
+
+def test_runs_that_diverged_count_in_the_median_violation(board: Board) -> None:
+    one = with_runs(board, 0.5)
+    ((cell, held),) = one.heldout.items()
+    lost = replace(held, violation=np.array([math.nan] * 15 + [0.0] * 5))
+    table = heldout_table(replace(one, heldout={cell: lost}))
+    assert table is not None
+    assert [column.text for column in table.shown() if column.name == "violation, held out"] == [["not finite"]]
 
 
 def test_default_problem_has_two_groups_and_bound_two_hundredths(board: Board) -> None:
@@ -184,6 +194,23 @@ def test_links_lead_somewhere_and_ids_are_unique(written: Path) -> None:
     links = set(re.findall(r'href="#([^"]+)"', html))
     assert links <= set(ids)
     assert {"board-method-sslalm", "board-problem-income-ok-race"} <= links
+
+
+def test_names_that_differ_in_other_signs_alone_have_parts_of_their_own(board: Board, tmp_path: Path) -> None:
+    one = with_runs(board, 0.5)
+    renamed = dict(zip([method.name for method in one.methods], ("NuPI (nu .5)", "NuPI (nu 5)"), strict=True))
+    methods = [replace(method, name=renamed[method.name]) for method in one.methods]
+    problems = [replace(one.problems[0], name=name) for name in ("my-table", "my table", "\u8868")]
+    curves = {
+        (renamed[name], InstanceName(card.name)): curve for (name, _), curve in one.curves.items() for card in problems
+    }
+    page = page_of(replace(one, methods=methods, problems=problems, curves=curves, heldout={})).write(tmp_path)
+    ids = re.findall(r'\sid="([^"]+)"', page.read_text(encoding="utf-8"))
+    assert len(ids) == len(set(ids))
+    assert {"board-method-nupi-nu-5", "board-method-nupi-nu-5-2", "board-problem-\u8868"} <= set(ids)
+    assert len(list((tmp_path / "tables").glob("board-method-*.csv"))) == 2
+    assert len(list((tmp_path / "tables").glob("board-problem-*.csv"))) == 3
+    assert len(list((tmp_path / "figures").glob("board-ends-*.pdf"))) == 3
 
 
 def test_rule_sets_share_a_page(board: Board, tmp_path: Path) -> None:

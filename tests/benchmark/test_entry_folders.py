@@ -86,10 +86,15 @@ def test_a_correct_entry_is_accepted_and_on_the_board(sound: Path, tmp_path: Pat
     moved = Path(shutil.copytree(sound, tmp_path / "mine"))
     (moved / "method.py").write_text(f"open({str(tmp_path / 'was run')!r}, 'w')")
     said = call("board", moved, "-o", tmp_path / "board", "--out", tmp_path / "results")
-    assert "1 methods x 1 problems" in said
+    assert "1 method x 1 problem," in said
     page = (tmp_path / "board" / "index.html").read_text()
     assert re.search(r"A\. Reader; partial: 1 of \d+ problems", page)
     assert not (tmp_path / "was run").exists()
+
+
+def test_entries_of_one_name_are_refused(sound: Path, copy: Path, tmp_path: Path) -> None:
+    options = ("-o", tmp_path / "board", "--out", tmp_path / "results")
+    assert "2 entries are called 'Mine'" in call("board", sound, copy, *options, code=1)
 
 
 def test_an_edited_file_is_refused(copy: Path) -> None:

@@ -126,6 +126,14 @@ def test_figures_of_a_run() -> None:
         assert values.to_numpy() == pytest.approx(np.array(wanted), rel=1e-5), name
 
 
+def test_experiment_whose_sgd_has_no_results() -> None:
+    study = stored_study(load("paper-ok-race"), source="acs:OK")
+    table = statements_table({"paper-ok-race": Made(study, without=("SGD",)).read})
+    assert table is not None
+    far = table.frame[table.frame[("claims", "")].str.contains("distance of scores from SGD's")]
+    assert set(far["verdict"]) == {"cannot be decided"}
+
+
 def test_figures_of_five_groups_and_of_a_studys_rows() -> None:
     marital, tuning = made("paper-va-marital", "acs:VA"), made("tune-va-penalty", "acs:VA")
     studies = {"paper-va-marital": marital.read, "tune-va-penalty": tuning.read}
@@ -189,6 +197,7 @@ def test_only_whole_runs_on_the_papers_data_are_judged(every: list[Results]) -> 
     study = load("paper-ok-race")
     assert paper_section([made(source="synthetic:OK").read]) == []
     assert paper_section([made(budget="examples").read]) == []
+    assert paper_section([made(reference="").read]) == []
     assert paper_section([Made(stored_study(replace(study, seeds=2), source="acs:OK", whole_seeds=10)).read]) == []
     alone = statements_table({"paper-ok-race": made().read})
     assert alone is not None

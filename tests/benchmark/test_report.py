@@ -146,7 +146,7 @@ def test_finding_names_the_first_the_second_and_held_out_examples() -> None:
     said = study_section(results).finding
     assert "within 0.01 of the bound 0.005, SSL-ALM has the smallest loss (0.401 ± 0.001)" in said
     assert "the difference in loss between the first two, SSL-ALM and SSw, is significant: 0.050 [0.050, 0.050]" in said
-    assert said.endswith("its largest violation is 0.050 ± 0.000; no constraint is violated in 0 of 2 runs.")
+    assert said.endswith("its largest violation is 0.050 ± 0.000; every bound is met in 0 of 2 runs.")
     far = losses_of(made_setting(), dict.fromkeys(ENTRIES, (0.3, 0.2, 0.2)))
     assert "no method ends within 0.01 of the bound 0.005; the nearest is SGD" in study_section(far).finding
 
@@ -157,6 +157,10 @@ def test_short_runs_say_so_and_are_not_compared() -> None:
     steps = max(entry.own_steps for entry in study.entries)
     assert found.short == f"1 of 2 runs of a method, at most 5 of {steps:,} steps"
     assert "not compared with the paper" in found.agreement
+    own, _ = made_section(replace(study, reference=""))  # nothing of it is in the paper
+    assert own.agreement == ""
+    assert own.how == "As many steps as the study gives each method"
+    assert "The paper&rsquo;s figure" not in Page([without_figures(own)]).html()
     for table in found.tables.values():
         assert not any("paper" in field for _, field in table.frame.columns)
     html = Page([without_figures(found)]).html()
@@ -221,6 +225,14 @@ def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Sectio
     Page([little]).write(tmp_path, lambda done, total: told.append((done, total)))
     assert told == [(i, 3) for i in range(1, 4)]
     assert (tmp_path / "tables" / "paper-ok-race-loss.csv").exists()
+
+
+def test_files_and_addresses_have_no_sign_that_a_link_reads_otherwise(both: list[Section]) -> None:
+    page = Page([without_figures(both[2], name="My study #1 & 50%")])
+    assert list(page.stems) == ["my-study-1-50"]
+    read = Read(page.html())
+    assert "tables/my-study-1-50-tuning.csv" in read.attributes["href"]
+    assert set(read.attributes["aria-labelledby"]) <= set(read.attributes["id"])
 
 
 def test_real_and_synthetic_data_have_files_of_their_own(both: list[Section]) -> None:

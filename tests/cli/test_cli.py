@@ -265,19 +265,35 @@ settings = { tau = 0.05, eta = 0.01 }
 """
 
     def test_run_resume_and_report(self, tmp_path: Path) -> None:
-        (tmp_path / "two.toml").write_text(self.FILE)
-        options = [tmp_path / "two.toml", "--source", "synthetic:OK", "--out", tmp_path / "results"]
+        (tmp_path / "two [a].toml").write_text(self.FILE)
+        options = [tmp_path / "two [a].toml", "--source", "synthetic:OK", "--out", tmp_path / "results"]
         assert "4 runs computed, 0 were there" in call("run", *options)
         again = call("run", *options)
         assert "0 runs computed, 4 were there" in again
-        report = call("report", *options, "--to", tmp_path / "report")
+        report = call("report", *options, "--to", tmp_path / "[report]")
+        assert str(tmp_path / "[report]" / "index.html") in report
         assert "Descent-ascent" in report
         data = "Data: synthetic, not real: synthetic:OK, 17,917 rows"
         assert again.splitlines()[0] == report.splitlines()[0] == data
-        page = (tmp_path / "report" / "index.html").read_text()
+        page = (tmp_path / "[report]" / "index.html").read_text()
         assert page.partition("<h1>")[0].count(data) == 1
-        assert (tmp_path / "report" / "tables" / "two-fairness.csv").exists()
-        assert (tmp_path / "report" / "figures" / "two-curves.pdf").stat().st_size > 1000
+        assert (tmp_path / "[report]" / "tables" / "two-a-fairness.csv").exists()
+        assert (tmp_path / "[report]" / "figures" / "two-a-curves.pdf").stat().st_size > 1000
+
+    def test_a_study_without_a_result_says_why_and_has_no_page(self, tmp_path: Path) -> None:
+        (tmp_path / "fails.py").write_text(
+            "from fairbound.algorithms import DescentAscent\n"
+            "class Fails(DescentAscent):\n"
+            "    def step(self, *args, **kwargs):\n"
+            "        raise RuntimeError('no luck')\n"
+        )
+        entry = '[[entries]]\nname = "Fails"\nmethod = "fails.py:Fails"\n'
+        (tmp_path / "one.toml").write_text(self.FILE.partition("[[entries]]")[0] + entry)
+        options = ["--source", "synthetic:OK", "--jobs", "1", "--out", tmp_path / "results", "--to", tmp_path / "page"]
+        said = call("run", tmp_path / "one.toml", *options, code=1)
+        assert "1 task failed" in said
+        assert "no luck" in said
+        assert not (tmp_path / "page").exists()
 
     def test_wrong_input(self, tmp_path: Path) -> None:
         assert "'paper-ok-race'" in call("run", "paper-ok-rac", code=1)

@@ -186,14 +186,14 @@ def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
 # SVG for a page -------------------------------------------------------------------------------------------------------
 
 
+@style()
 def svg(figure: Any, prefix: str = "figure") -> str:
     """An <svg> element for each panel, small: without metadata, ids that nothing refers to, or digits nobody sees.
 
     prefix: of ids, another one for each figure of a page.
     """
-    with style():
-        written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None})
+    written = io.StringIO()
+    figure.savefig(written, format="svg", metadata={"Date": None})
     text = re.sub(r' xmlns="[^"]*"', "", CONTROL.sub("?", written.getvalue())).replace("xlink:href", "href")
     ids = {name: f"{prefix}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'(?:url\(|href=")#(\w+)', text)))}
     text = re.sub(r"#(\w+)", lambda found: f"#{ids.get(found[1], found[1])}", text)

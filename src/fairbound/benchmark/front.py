@@ -74,7 +74,7 @@ def finding(results: Results) -> str:
     held = results.final[(results.final["part"] == "test") & (results.final["row"] == first)]
     return (
         f"{said} On held-out examples its largest violation is {spread(results.summary('test'), first, 'violation')}; "
-        f"no constraint is violated in {int((held['violation'] == 0).sum())} of {len(held)} runs."
+        f"every bound is met in {int((held['violation'] == 0).sum())} of {len(held)} runs."
     )
 
 

@@ -9,6 +9,7 @@ What a section shows, `study_section` and `board.section` decide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,19 +27,18 @@ OnProgress = Callable[[int, int], None]  # files written, and all of them
 
 
 class Exhibit(NamedTuple):
-    """What a page shows under a heading."""
+    """What a page shows under a heading: a ReportTable; a matplotlib figure, whose label is its caption; or exhibits by
+    name, of which the reader chooses one."""
 
     heading: str  # in the contents up to its first comma or colon
-    shown: (
-        Any  # a ReportTable; a matplotlib figure, whose label is its caption; exhibits by name, of which one is chosen
-    )
+    shown: Any
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Section:
     """All that a page says about one study; or about one method or problem of a board, as a part of its section."""
 
-    name: str  # how the names of its files begin
+    name: str  # its `slug` begins the names of its files
     title: str
     cards: Sequence[Card] = ()  # of its problems
     finding: str = ""  # in words, some lines
@@ -99,7 +99,7 @@ class Page:
     @property
     def stems(self) -> dict[str, Section]:
         """Every section by how the names of its files begin: with its variant and its data only where that decides."""
-        stems = [section.name for section in self.sections]
+        stems = [slug(section.name) for section in self.sections]
         variants = [section.variant for section in self.sections]
         data = ["synthetic" if any(card.synthetic for card in section.cards) else "" for section in self.sections]
         for more in (variants, data):
@@ -137,6 +137,15 @@ class Page:
             data=data_line(card for section in self.sections for card in section.cards),
             details={"Computed on": computed} | ({"Date": ", ".join(dict.fromkeys(dates))} if dates else {}),
         )
+
+
+def slug(name: str) -> str:
+    """For names of files and addresses on a page: letters of any alphabet, digits and hyphens.
+
+    >>> slug("SSL-ALM (tau = .05)"), slug("50 % #1")
+    ('ssl-alm-tau-05', '50-1')
+    """
+    return re.sub(r"\W+", "-", name.lower()).strip("-")
 
 
 def system_words(system: Mapping[str, Any]) -> str:

@@ -126,7 +126,9 @@ def _scores(result: StoredResult, part: str) -> Array:
 
 
 def _far_from_sgd(results: Results, result: StoredResult, part: str) -> float:
-    """The 1-Wasserstein distance of the groups' scores from those of SGD, the mean over its runs."""
+    """The 1-Wasserstein distance of the groups' scores from those of SGD, the mean over its runs; NaN without any."""
+    if "SGD" not in results.stored:
+        return math.nan
     apart = _scores(result, part) - np.mean([_scores(other, part) for other in results.stored["SGD"]], axis=0)
     return float(np.abs(apart.cumsum(1)).mean())
 

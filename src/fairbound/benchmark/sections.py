@@ -26,6 +26,7 @@ from fairbound.benchmark.user_files import known_name
 PAPERS_DATA = ("acs:OK", "acs:VA")
 FIRST = "trade-off"  # what was found comes first
 BUDGETS = {  # how long every method runs
+    "own": "As many steps as the study gives each method",
     "paper": "The paper's seconds, as steps",
     "examples": f"Equal numbers of examples for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps",
 }
@@ -57,7 +58,7 @@ def study_section(results: Results) -> Section:
         variant=budget,
         title=study.title,
         question=QUESTION if is_answer else "",
-        how=BUDGETS[budget],
+        how=BUDGETS["own" if budget == "paper" and not study.reference else budget],
         origin=f"{f'In the paper: {study.reference}. ' if study.reference else ''}Data: {results.card.data}.",
         cards=study.cards,
         finding=findings(results) if is_answer else finding(results),
@@ -71,7 +72,7 @@ def study_section(results: Results) -> Section:
 
 def _agreement(results: Results, exhibits: dict[str, Exhibit]) -> str:
     """How many numbers meet the paper's, or why a short run is not compared; empty where the paper has none."""
-    if results.short:
+    if results.short and results.study.reference:
         return f"A short run, not compared with the paper: {results.short}."
     return agreement(exhibit.shown.frame for name, exhibit in exhibits.items() if name in TABLES)
 
@@ -81,7 +82,8 @@ def paper_section(studies: Sequence[Results]) -> list[Section]:
     own = [
         study
         for study in studies
-        if study.card.source in PAPERS_DATA and study.study.budget == "paper" and not study.short
+        if study.card.source in PAPERS_DATA and study.study.reference
+        if study.study.budget == "paper" and not study.short
     ]
     table = statements_table({study.study.name: study for study in own})
     if table is None:

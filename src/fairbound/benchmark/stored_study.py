@@ -136,6 +136,10 @@ class StoredStudy:
         for run in self.runs:
             yield run, store.get(run.key)
 
+    def has_results(self, store: Store) -> bool:
+        """At least one."""
+        return any(store.is_named(run.key) for run in self.runs)
+
     def stale(self, store: Store) -> list[StoredRun]:
         """Runs whose results are of other code than this."""
         code = code_hash()

@@ -133,20 +133,23 @@ class Study:
         group: str | None = None,
         folder: Path | None = None,
     ) -> Study:
-        """A report on other data, or about another protected attribute."""
+        """A report on other data, or about another protected attribute: of these the paper says nothing."""
         spec = self.problem
         if spec is None:
             raise ValueError(f"{self.name} is a board, whose problems name their data: give other problems instead")
-        title = self.title
+        own: dict[str, Any] = {}
+        elsewhere = source is not None and source.partition(":")[2] != spec.state
+        if elsewhere or label is not None or group is not None:
+            title = f"The methods of {self.name}" + (f" on {Path(str(source)).name}" if elsewhere else "")
+            entries = tuple(replace(entry, paper=Paper({}, {}, {})) for entry in self.entries)
+            own = {"title": title + (f", by {group}" if group else ""), "reference": "", "entries": entries}
         if source is not None:
-            if source.partition(":")[2] != spec.state:
-                title = f"The methods of {self.name} on {Path(source).name}"
             spec = replace(spec, state=None, source=source, label=label or spec.label)
         elif label is not None:
             spec = replace(spec, label=label)
         if group is not None:
             spec = replace(spec, group=group, groups=())
-        return replace(self, title=title, problem=replace(spec, folder=None if folder is None else str(folder)))
+        return replace(self, **own, problem=replace(spec, folder=None if folder is None else str(folder)))
 
     def with_entries(self, further: Sequence[Entry], only: Sequence[str] = ()) -> Study:
         """With entries of the user's own beside ours; with `only`, of ours those alone."""

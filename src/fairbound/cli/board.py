@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fairbound._utils.sentences import counted
 from fairbound.cli import options
 from fairbound.cli.printing import console
 from fairbound.cli.report import show_and_write
@@ -113,8 +114,9 @@ def board_command(
     ]
     screen, store = console(), Store(out)
     announce_data(plans[0].cards)
-    words = f"{len(sent) + (0 if alone else len(study.entries))} methods x {len(study.problem_names())} problems, "
-    words += f"{study.seeds} seeds, {' and '.join(f'{one.study.rules} rules' for one in plans)}"
+    size = counted(len(sent) + (0 if alone else len(study.entries)), "method")
+    size += f" x {counted(len(study.problem_names()), 'problem')}, {counted(study.seeds, 'seed')}"
+    words = f"{size}, {' and '.join(f'{one.study.rules} rules' for one in plans)}"
     screen.print(f"{words}; results in {out}", highlight=False)
     if study.short:
         screen.print("[bold yellow]a short run[/]: fewer problems, seeds or steps than the board has", highlight=False)

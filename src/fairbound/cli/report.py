@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from glob import escape as as_it_is
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -68,15 +69,16 @@ def stored_studies(name: str, digest: str, store: Store) -> dict[str, StoredStud
     """As they were asked, on real and on generated data; with at least one result each."""
     from fairbound.benchmark.stored_study import StoredStudy
 
-    studies = {file: StoredStudy.from_json(study) for file, study in store.studies(f"{name}-{digest}*").items()}
-    return {file: study for file, study in studies.items() if any(store.is_named(run.key) for run in study.runs)}
+    stored = store.studies(f"{as_it_is(name)}-{digest}*")
+    studies = {file: StoredStudy.from_json(study) for file, study in stored.items()}
+    return {file: study for file, study in studies.items() if study.has_results(store)}
 
 
 def show_and_write(studies: Sequence[StoredStudy], store: Store, to: Path, sent: Sequence[SentEntry] = ()) -> None:
     """The page of studies, with entries that were sent: on the terminal and as files; then what to run next."""
     page = read(studies, store, sent)
     show(page, to)
-    path, screen = write(page, to), console()
+    path, screen = escape(str(write(page, to))), console()
     screen.print(f"\nPage: {path}; tables (CSV, LaTeX) and figures are beside it.", highlight=False, soft_wrap=True)
     for command, words in {command: words for one in page.sections for command, words in one.next.items()}.items():
         screen.print(f"Next: {escape(command)}  ({words})", highlight=False, soft_wrap=True)
@@ -99,7 +101,7 @@ def show_table(table: ReportTable, path: Path) -> None:
     screen.print(f"\n[bold]{escape(table.title)}[/]", highlight=False)
     text = table.to_text(max(screen.width, MIN_WIDTH))
     if text.count("\n") > MAX_LINES or max(map(len, text.splitlines())) > max(screen.width, MIN_WIDTH):
-        screen.print(f"{len(table.frame)} lines, in {path}", highlight=False, soft_wrap=True)
+        screen.print(f"{len(table.frame)} lines, in {escape(str(path))}", highlight=False, soft_wrap=True)
         return
     for thing in (text, *table.notes):
         screen.print(escape(thing), highlight=False)

@@ -44,8 +44,11 @@ def reproduce_command(
             plan.note(store)
         done = complete_all([task for plan in plans for task in plan.tasks(store)], store, engine, advanced)
     computed = time.perf_counter()
-    page = read(stored, store)
-    path = write(page, to)
+    measured = [study for study in stored if study.has_results(store)]
+    if not measured:
+        end_with(done.failed, out)
+    page = read(measured, store)
+    path = escape(str(write(page, to)))
     for section in page.sections:
         words = section.finding if "statements" in section.tables else section.agreement
         if words:

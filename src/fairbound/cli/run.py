@@ -70,7 +70,7 @@ def run_command(
             f"{done.runs} runs computed, {len({run.key for run in stored.runs}) - done.runs} were there",
             highlight=False,
         )
-        if to is not None:
+        if to is not None and stored.has_results(store):
             show_and_write([stored], store, to)
         elif stored.page == "report":
             show(stored, store)

@@ -24,7 +24,7 @@ def overall(board: Board) -> list[str]:
         dropped = board.dropped
         sentences.append(
             f"SGD without constraints solves {listed(list(map(str, dropped)))} in most runs: "
-            f"{counted(len(dropped), 'instance')}, which count for no method."
+            f"{counted(len(dropped), 'instance')}, left out for every method."
             if dropped
             else "SGD without constraints solves no instance in most runs, so none is left out."
         )

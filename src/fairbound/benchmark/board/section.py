@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairbound._utils.sentences import counted
@@ -19,7 +18,7 @@ from fairbound.benchmark.board.tables import (
     shares_table,
     solved_table,
 )
-from fairbound.benchmark.page import Exhibit, Section
+from fairbound.benchmark.page import Exhibit, Section, slug
 from fairbound.benchmark.stored_study import Card, EntryInfo
 
 RULES = {
@@ -33,7 +32,10 @@ RULES = {
 def board_section(board: Board) -> Section:
     default = board.default_problem
     cards = sorted(board.problems, key=lambda card: card is not default)
-    ends_of = {_place(card): (f"{card.summary or card.title} ({card.name})", ends(board, card)) for card in cards}
+    methods, problems = _places("method", board.names), _places("problem", (card.name for card in board.problems))
+    ends_of = {
+        problems[card.name]: (f"{card.summary or card.title} ({card.name})", ends(board, card)) for card in cards
+    }
     sources = dict.fromkeys(card.source for card in board.problems if card.source != "generated")
     size = f"{counted(len(board.problems), 'problem')}, {counted(board.seeds, 'seed')}"
     return Section(
@@ -57,7 +59,10 @@ def board_section(board: Board) -> Section:
         }),
         recorded=recorded(board),
         on_terminal=("shares",),
-        parts=[*(_method(board, info) for info in board.methods), *(_problem(board, card) for card in board.problems)],
+        parts=[
+            *(_method(board, info, methods[info.name]) for info in board.methods),
+            *(_problem(board, card, problems[card.name]) for card in board.problems),
+        ],
     )  # fmt: skip
 
 
@@ -66,19 +71,24 @@ def _exhibits(shown: Mapping[str, tuple[str, Any]]) -> dict[str, Exhibit]:
     return {name: Exhibit(*exhibit) for name, exhibit in shown.items() if exhibit[1]}
 
 
-def _place(card: Card) -> str:
-    return f"problem-{slug(card.name)}"
+def _places(kind: str, names: Iterable[str]) -> dict[str, str]:
+    """By name the name of its part, another one for each.
 
-
-def slug(name: str) -> str:
+    >>> _places("method", ["NuPI (nu .5)", "NuPI (nu 5)"])
+    {'NuPI (nu .5)': 'method-nupi-nu-5', 'NuPI (nu 5)': 'method-nupi-nu-5-2'}
     """
-    >>> slug("SSL-ALM (tau = .05)")
-    'ssl-alm-tau-05'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    places: dict[str, str] = {}
+    for name in names:
+        first = place = f"{kind}-{slug(name)}"
+        number = 1
+        while place in places.values():
+            number += 1
+            place = f"{first}-{number}"
+        places[name] = place
+    return places
 
 
-def _method(board: Board, info: EntryInfo) -> Section:
+def _method(board: Board, info: EntryInfo, name: str) -> Section:
     """Settings, and how it does on each problem."""
     place = board.names.index(info.name)
     shares = {
@@ -86,7 +96,7 @@ def _method(board: Board, info: EntryInfo) -> Section:
         for part, shares in board.shares.items()
     }
     return Section(
-        name=f"method-{slug(info.name)}",
+        name=name,
         title=info.name,
         finding=f"{info.summary}{f' By {info.authors}.' if info.authors else ''}",
         facts={"Settings": info.settings, "Primal step": "its own" if info.own_step else "the problem's"} | shares,
@@ -95,11 +105,11 @@ def _method(board: Board, info: EntryInfo) -> Section:
     )
 
 
-def _problem(board: Board, card: Card) -> Section:
+def _problem(board: Board, card: Card, name: str) -> Section:
     """Its card, and how each method does."""
     measured = any(instance.problem == card.name and not instance.change for _, instance in board.curves)
     return Section(
-        name=_place(card),
+        name=name,
         title=card.name,
         cards=[card],
         finding=f"{card.title}.\n{finding(board, card)}",

@@ -121,7 +121,9 @@ def heldout_table(board: Board) -> ReportTable | None:
     by_method = pd.DataFrame(columns).groupby(splits["method"], sort=False)
     counts = {"runs": by_method.size()} | {decision: by_method[decision].sum() for decision in DECISIONS}
     parts = {"violation, training": "train_violation", "violation, held out": "violation"}
-    medians = {name: (splits[of] / scales).groupby(splits["method"]).median() for name, of in parts.items()}
+    medians = {
+        name: (splits[of] / scales).fillna(np.inf).groupby(splits["method"]).median() for name, of in parts.items()
+    }
     lines = pd.DataFrame(counts | medians).reindex([name for name in board.ranked if name in counts["runs"]])
     notes = (
         f"Runs on random splits of {listed(tested, len(tested))}: how often the bound is shown "
@@ -165,7 +167,7 @@ def problem_table(board: Board, card: Card) -> ReportTable:
     ends = {cell[0]: one.loss[:, -1] for cell, one in zip(cells, curves, strict=True) if one is not None}
     lost = {name: int((~(np.abs(losses) < DIVERGED)).sum()) for name, losses in ends.items()}
     diverged = [f"{name} ({count} of {ends[name].size})" for name, count in lost.items() if count]
-    notes = [f"Runs that diverged, and that means leave out: {', '.join(diverged)}."] if diverged else []
+    notes = [f"Diverged, and left out of means: {', '.join(diverged)}."] if diverged else []
     return _of_part(f"Every method on {card.name}", columns, [*notes, *reasons])
 
 
