@@ -72,7 +72,7 @@ class Entry:
     primal: Mapping[str, Any] = Field(default_factory=dict)  # how x moves: name, "Adam" or "SGD", and its settings
     space: Mapping[str, tuple[float, float]] = Field(default_factory=dict)  # low and high, of positive numbers
     rules: Rules = "default"
-    authors: str = "fairbound"
+    authors: str = ""
     # On a table, in the place of the problem's
     steps: Count | None = None  # the paper's seconds as steps
     batch: Count | None = None  # examples of a draw's objective, and of each group for its constraints

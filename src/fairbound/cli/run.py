@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fairbound._utils.sentences import counted
 from fairbound.cli import options
 from fairbound.cli.printing import console
 from fairbound.cli.report import show_and_write
@@ -62,12 +63,13 @@ def run_command(
     store, screen = Store(out), console()
     stored = plan.stored(store)
     announce([stored])
-    screen.print(f"{len(stored.entries)} entries, {len(stored.runs)} runs; results in {out}", highlight=False)
+    size = f"{counted(len(stored.entries), 'method')}, {counted(len(stored.runs), 'run')}"
+    screen.print(f"{size}; results in {out}", highlight=False)
     with computing(out, device) as advanced:
         done = plan.compute(store, engine, advanced)
     if engine.shard is None:
         screen.print(
-            f"{done.runs} runs computed, {len({run.key for run in stored.runs}) - done.runs} were there",
+            f"{counted(done.runs, 'run')} computed, {len({run.key for run in stored.runs}) - done.runs} were there",
             highlight=False,
         )
         if to is not None and stored.has_results(store):

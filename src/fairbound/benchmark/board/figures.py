@@ -25,7 +25,7 @@ from fairbound._utils.drawing import (
 from fairbound.benchmark.board.findings import finding, interval
 from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.board.scoring import Numbers
-from fairbound.benchmark.board.tables import DIVERGED
+from fairbound.benchmark.board.tables import DIVERGED, mean_std
 from fairbound.benchmark.plots import End, draw_ends
 from fairbound.benchmark.stored_study import Card
 
@@ -92,8 +92,7 @@ def ends(board: Board, problem: Card) -> Any:
         for part, numbers in zip(DATA, _measured_ends(board, method, problem.name), strict=True):
             if numbers and all((np.abs(one) < DIVERGED).all() for one in numbers):  # else some run diverged
                 loss, violation = numbers
-                means = float(loss.mean()), float(loss.std()), float(violation.mean()), float(violation.std())
-                parts[part].append(End(method, *means, solves))
+                parts[part].append(End(method, *mean_std(loss), *mean_std(violation), solves))
     shown = {part: measured for part, measured in parts.items() if measured}
     if not shown:
         return None

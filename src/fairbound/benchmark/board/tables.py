@@ -202,8 +202,17 @@ def _share(board: Board, method: str, instance: InstanceName) -> float:
 def _spread(runs: Iterable[Numbers | None]) -> pd.DataFrame:
     """Over runs that did not diverge."""
     known = [np.empty(0) if values is None else values[np.abs(values) < DIVERGED] for values in runs]
-    lines = [(values.mean(), values.std()) if values.size else (np.nan, np.nan) for values in known]
+    lines = [mean_std(values) if values.size else (np.nan, np.nan) for values in known]
     return pd.DataFrame(lines, columns=["mean", "std"], dtype=float)
+
+
+def mean_std(values: Numbers) -> tuple[float, float]:
+    """The standard deviation of a single value is 0, as in studies.
+
+    >>> mean_std(np.array([1.0, 3.0])), mean_std(np.array([2.0]))
+    ((2.0, 1.4142135623730951), (2.0, 0.0))
+    """
+    return float(values.mean()), float(values.std(ddof=min(1, values.size - 1)))
 
 
 # All that was recorded ------------------------------------------------------------------------------------------------
