@@ -8,6 +8,7 @@ A problem of the benchmark on a model that is sharded over processes by `fully_s
 Each process holds half of every parameter and of every vector of the method, and sees half of every batch.
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -62,11 +63,12 @@ def main():
     print(
         f"process {rank} of {processes}: loss {losses.mean():.4f}, gap {gap:.4f}, multipliers {multipliers}\n", end=""
     )
-    distributed.destroy_process_group()
 
 
 if __name__ == "__main__" and "RANK" in os.environ:
     main()
+    gc.collect()  # what holds the model also holds gloo's threads: alive at exit, they may abort the process
+    distributed.destroy_process_group()
 elif __name__ == "__main__":
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", sys.argv[0]]
     print(subprocess.run(torchrun, stdout=subprocess.PIPE, text=True, check=True).stdout)
