@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairbound import verdict
-from fairbound.benchmark import study
+from fairbound.benchmark import answer, study
 from fairbound.benchmark.answer import NEXT, answer_table, findings
 from fairbound.benchmark.engine import Engine
 from fairbound.benchmark.measuring import held_out
@@ -73,13 +73,25 @@ def test_the_verdict_is_on_the_losses_of_the_held_out_examples() -> None:
     assert found["loss"][0] == pytest.approx(float(torch.mean(losses)), rel=1e-5)
 
 
-def test_three_sentences_are_computed_and_name_no_winner(results: Results) -> None:
+def test_three_sentences_are_computed_and_name_no_winner(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = findings(results).splitlines()
     train = results.summary("train")
+    ends = {
+        row: f"{row} (loss {train['loss', 'mean'][row]:.3f}, violation {train['violation', 'mean'][row]:.3f})"
+        for row in ("SGD", "Ascent")
+    }
     assert f"Without constraints, SGD: the training loss ends at {train['loss', 'mean']['SGD']:.3f}" in first
-    assert "of the bound on training examples" in second
+    everybody = "Every method exceeds the bound 0.005 by more than 0.01 on training examples."
+    assert second == f"{everybody} The nearest: {ends['Ascent']}."
     assert "On 1,792 held-out examples" in third
     assert not any(word in findings(results) for word in ("rank", "best", "wins"))
+
+    between = float(train["violation", "mean"].mean())
+    monkeypatch.setattr(answer, "TOLERANCE", between)
+    second = findings(results).splitlines()[1]
+    assert second.startswith(f"1 of 2 methods exceed the bound 0.005 by at most {between:g} on training examples: ")
+    assert ends["Ascent"] in second
+    assert second.endswith(f"The nearest of the others: {ends['SGD']}.")
 
 
 def test_the_page_shows_what_the_study_asks_for(results: Results) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from fairbound.benchmark.board.findings import overall
 from fairbound.benchmark.board.results import Board, Curves, InstanceName
 from fairbound.benchmark.board.scoring import bootstrap, end_merit, merit, reached
+from fairbound.benchmark.board.section import board_section
+from fairbound.benchmark.page import Page
 from fairbound.benchmark.problems import Reference
 from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.stored_study import Card, EntryInfo
@@ -135,6 +138,16 @@ def test_an_instance_that_plain_training_solves_is_dropped_and_named() -> None:
     assert found.shares["stated"].share.tolist() == [0.5, 1.0]
     assert any(one.startswith("SGD without constraints solves q in most runs") for one in overall(found))
     assert board(ends).dropped == []
+
+
+def test_a_board_of_which_plain_training_solves_everything_says_so(tmp_path: Path) -> None:
+    found = board({name: {("p", ""): [0.05, 0.05]} for name in ("SGD", "A")}, plain="SGD")
+    section = board_section(found)
+    assert section.finding.startswith("SGD without constraints solves p in most runs: 1 instance, left out for every")
+    assert "Nothing is left to compare; tighten the bound." in section.finding
+    assert "shares" not in section.exhibits
+    assert all(table.to_text() for table in section.tables.values())
+    assert Page([section]).write(tmp_path).exists()
 
 
 def test_instances_on_which_all_are_equal_are_named() -> None:

@@ -74,6 +74,7 @@ def test_names_of_states_are_checked(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("source", "arguments", "message"),
     [
+        ("syntetic:VA", {}, "syntetic:VA is no name of data .*, synthetic:STATE"),
         ("own.csv", {}, "the column to predict must be named"),
         ("synthetic:OK", {"label": "y"}, "is census data"),
         ("synthetic:XX", {}, "no synthetic census of 'XX'; there are OK, VA"),

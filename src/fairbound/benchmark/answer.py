@@ -81,18 +81,23 @@ def _near_the_bound(results: Results) -> str:
     means = summary[[("loss", "mean"), ("violation", "mean")]].set_axis(["loss", "violation"], axis=1)
     means = means[np.isfinite(means).all(axis=1)]
     near = means[means["violation"] <= TOLERANCE].sort_values("loss", kind="stable")
+
+    def named(rows: pd.DataFrame) -> str:
+        return ", ".join(f"{row} (loss {loss:.3f}, violation {over:.3f})" for row, loss, over in rows.itertuples())
+
+    beyond = means[means["violation"] > TOLERANCE].nsmallest(1, "violation")
+    nearest = f" The nearest{' of the others' if len(near) else ''}: {named(beyond)}." if len(beyond) else ""
     if near.empty:
-        return f"No method ends within {TOLERANCE:g} of the bound on training examples."
+        said = f"Every method exceeds the bound {results.bound:g} by more than {TOLERANCE:g} on training examples."
+        return said + nearest
     first, *others = near.index
     said = (
-        f"{len(near)} of {len(results.runs)} methods end within {TOLERANCE:g} of the bound on training examples: "
-        + ", ".join(
-            f"{row} (loss {near['loss'][row]:.3f}, violation {near['violation'][row]:.3f})" for row in near.index
-        )
+        f"{len(near)} of {len(results.runs)} methods exceed the bound {results.bound:g} by at most {TOLERANCE:g} on "
+        f"training examples: {named(near)}"
     )
     if others:
         said += f"; {difference(results, 'train', first, others[0])}"
-    return f"{said}. {_kept(results, first, 'train')} of {first} keep the bound itself."
+    return f"{said}. {_kept(results, first, 'train')} of {first} keep the bound itself.{nearest}"
 
 
 def _held_out(results: Results) -> str:

@@ -102,6 +102,9 @@ class MiniBatch(NamedTuple):
 
 def _check_size(name: str, values: Tensor, size: int) -> None:
     if not isinstance(values, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}; use torch.as_tensor(...)")
+        raise TypeError(
+            f"{name} must be a tensor, got {type(values).__name__}; use torch.as_tensor(...), for texts "
+            "of numpy.unique(texts, return_inverse=True)[1]"
+        )
     if values.shape[:1] != (size,):
         raise ValueError(f"there are {size} losses but {name} has shape {tuple(values.shape)}; one for every example")

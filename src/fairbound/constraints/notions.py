@@ -64,6 +64,8 @@ def _gaps(
 
 def _bounds(bound: Bound, rows: int, cells: int) -> Tensor:
     """(rows,) one bound for all rows, for each of them, or for each cell where every cell has two rows."""
+    if isinstance(bound, str):
+        raise TypeError(f"bounds must be numbers, got {bound!r}; 5 % are 0.05")
     bounds = torch.as_tensor(bound, dtype=torch.float64)
     if not bool(torch.isfinite(bounds).all()):
         raise ValueError(f"bounds must be finite and >= 0, got {bound}")

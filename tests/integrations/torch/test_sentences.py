@@ -64,6 +64,7 @@ def with_race(change: Any) -> Any:
 
 LATER: dict[str, tuple[Any, str]] = {
     "float groups": (with_race(Tensor.double), r"race must be a vector of whole numbers, got torch.float64"),
+    "groups as texts": (with_race(lambda race: race.numpy().astype(str)), r"race must be a tensor.*numpy\.unique"),
     "fewer groups": (with_race(lambda race: race[:20]), r"there are 24 losses but race has shape \(20,\)"),
     "fewer labels": (lambda batch: batch._replace(labels=batch.labels[:3]), r"24 losses but labels has shape \(3,\)"),
     "negative weights": (lambda batch: batch._replace(weight=-torch.ones(24)), r"weights must be >= 0, found -1"),
@@ -79,7 +80,7 @@ def test_of_a_later_mini_batch(case: str) -> None:
     change, sentence = LATER[case]
     model, fair = loop()
     before = fair.multipliers
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
         fair.backward(change(rows_of(model, WHO, torch.arange(24))))
     assert (fair.steps, fair.skipped, fair.multipliers) == (1, 0, before)
 
@@ -110,6 +111,8 @@ def test_a_bound_in_percent() -> None:
     with pytest.raises(ValueError, match="at most 2"):
         constraints.equalized_odds(2, bound=3)
     assert constraints.loss_parity(2, bound=5).m == 4  # a loss has no largest value
+    with pytest.raises(TypeError, match=r"bounds must be numbers, got '5%'; 5 % are 0\.05"):
+        constraints.pairwise_loss_parity(2, bound="5%")  # type: ignore[arg-type]
     for bound in (0.0, 0.2, 1.25, True):  # 0 would allow everything, and nothing meets more than 1
         with pytest.raises(ValueError, match=r"by a number above 0\.2, .* at most 1, such as 0\.8; got"):
             constraints.demographic_parity_ratio(2, bound=bound)

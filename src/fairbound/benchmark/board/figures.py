@@ -78,8 +78,8 @@ def profiles(board: Board) -> Any:
     legend(places[-1], [places[0].axes[0]], ncols=2, columnspacing=1.0, handlelength=1.6)
     figure.set_label(
         "Share of (problem, target, run) that is reached within that share of the budget, for each class of problems "
-        "as stated; in brackets the number of problems. 25 targets of the merit, from 0.3 to 0.01; a larger merit is "
-        "worth nothing. The classes are not added up: a method may be quick in one and slow in another"
+        "as stated; in brackets the number of problems. 25 targets of the merit, from 0.3 to 0.01; a larger merit "
+        "counts as not reached. The classes are not added up: a method may be quick in one and slow in another"
     )
     return figure
 

@@ -15,7 +15,7 @@ from fairbound.benchmark.stored_study import Card
 
 def overall(board: Board) -> list[str]:
     """The board in a few sentences."""
-    if not board.parts:
+    if not board.instances:
         return ["Nothing was measured."]
     unfinished = f"Not finished: {counted(board.missing, 'run')} missing, which count as unsolved."
     sentences = [unfinished] if board.missing else []
@@ -25,6 +25,7 @@ def overall(board: Board) -> list[str]:
         sentences.append(
             f"SGD without constraints solves {listed(list(map(str, dropped)))} in most runs: "
             f"{counted(len(dropped), 'instance')}, left out for every method."
+            + ("" if board.counted else " Nothing is left to compare; tighten the bound.")
             if dropped
             else "SGD without constraints solves no instance in most runs, so none is left out."
         )
@@ -53,7 +54,8 @@ def _of_part(board: Board, part: str) -> str:
         group = listed([names[i] for i in (first, *others)])
         sentence = f"{what}, the largest share solved is {size}; {group} cannot be told apart"
     pairs, of = shares.pairs
-    return f"{sentence}. {pairs} of {counted(of, 'pair')} of methods can be told apart."
+    apart = f"{pairs} of {counted(of, 'pair')}" if pairs else "No pair"
+    return f"{sentence}. {apart} of methods can be told apart."
 
 
 def finding(board: Board, problem: Card) -> str:

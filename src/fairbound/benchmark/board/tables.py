@@ -33,8 +33,10 @@ INTERVALS = (
 )
 
 
-def shares_table(board: Board) -> ReportTable:
+def shares_table(board: Board) -> ReportTable | None:
     """The shares solved of every method, and the differences to the baseline."""
+    if not board.shares:
+        return None
     order, names, baseline = board.order, board.ranked, board.baseline
     columns: dict[str, Any] = {"method": pd.Series(names)}
     formats = {}
@@ -68,7 +70,7 @@ def _without_runs(board: Board) -> Iterator[str]:
     refused = Counter(method for method, _ in board.reasons())
     if refused:
         some = listed([f"{method} on {counted(count, 'instance')}" for method, count in refused.items()], len(refused))
-        yield f"No runs, or none that is ever feasible: {some}; the methods' parts of the page say why."
+        yield f"Never feasible, or not run: {some}; the methods' parts of the page say why."
 
 
 def changes_table(board: Board) -> ReportTable | None:
