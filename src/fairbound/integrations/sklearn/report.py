@@ -219,7 +219,8 @@ def _side_effects(compared: Comparison) -> Iterator[str]:
         changed = {name: changes["loss"].value for name, changes in compared.groups.items() if "loss" in changes}
         names = [name for name, change in changed.items() if sign * (change or 0.0) > 5e-4]
         if names:
-            yield f"The loss {verb} for {', '.join(map(repr, map(str, names)))}."
+            whose = "every group" if len(names) == len(compared.groups) else ", ".join(map(repr, map(str, names)))
+            yield f"The loss {verb} for {whose}."
 
 
 def _difference(found: Audit, rate: str) -> tuple[float, str] | None:
