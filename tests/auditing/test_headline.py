@@ -77,10 +77,10 @@ def test_small_groups_do_not_drive_the_headline(audited: Audit) -> None:
     assert [[group.name for group, _ in answer.lines] for answer in answers(audited)] == [[*PUBLISHED][::-1]] * 2
     assert audited.metrics["equalized_odds_difference"].value == pytest.approx(805 / 1795 - 349 / 1488)
     assert [answer.sentence for answer in answers(audited)] == [
-        "Of those with label 0, 44.8\xa0% of African-American are predicted 1, and 23.5\xa0% of Caucasian: 21.4 points "
-        "more [+18.2, +24.6], 1.91 times the rate [1.73, 2.13].",
-        "Of those with label 1, 28.0\xa0% of African-American are predicted 0, and 47.7\xa0% of Caucasian: 19.7 points "
-        "less [-23.4, -16.0], 0.59 times the rate [0.53, 0.65].",
+        "44.8\xa0% of those with label 0 in group African-American are predicted 1, against 23.5\xa0% in group "
+        "Caucasian: 21.4 points more [+18.2, +24.6], 1.91 times the rate [1.73, 2.13].",
+        "28.0\xa0% of those with label 1 in group African-American are predicted 0, against 47.7\xa0% in group "
+        "Caucasian: 19.7 points less [-23.4, -16.0], 0.59 times the rate [0.53, 0.65].",
     ]
 
 
@@ -118,7 +118,7 @@ def test_the_clearest_difference_is_the_headline_not_that_of_the_largest_group()
     found = audit(np.zeros(len(g), dtype=int), g, predictions=made, reference="A", draws=2000)
     sentence = answers(found)[0].sentence
     assert sentence.startswith(
-        "The clearest difference: of those with label 0, 40.0\xa0% of C are predicted 1, and 20.0"
+        "The clearest difference: 40.0\xa0% of those with label 0 in group C are predicted 1, against 20.0"
     )
     assert sentence.endswith("2 of 2 groups differ from A beyond chance.")
 
@@ -134,7 +134,7 @@ def test_what_an_attribute_alone_shows_is_said_where_its_intersections_are_too_s
     assert flagged.startswith("None of 11 groups differs")
     assert "alone" not in flagged
     assert missed.startswith("None of 11 groups differs")
-    assert re.search(r"By race alone: Of those with label 1, .* of B: .* points", missed)
+    assert re.search(r"By race alone: .* in group A are predicted 0, against .* in group B: .* points", missed)
     assert "sex alone" not in missed
     assert "age alone" not in missed
 
@@ -150,7 +150,9 @@ def test_no_ratio_to_a_rate_of_0_and_no_rate_without_examples() -> None:
     assert "none with label 1" in words
     assert not re.search(r"undefined\s*(\d|$)", words)
     plain = audit([0, 1, 0, 1], [0, 0, 1, 1], predictions=[1, 0, 0, 0], intervals=False)
-    assert answers(plain)[0].sentence.startswith("Of those with label 0, 0.0\xa0% of 1 are predicted 1, and 100.0\xa0%")
+    assert answers(plain)[0].sentence.startswith(
+        "0.0\xa0% of those with label 0 in group 1 are predicted 1, against 100.0"
+    )
 
 
 def test_the_page_says_what_was_audited_and_how(compas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

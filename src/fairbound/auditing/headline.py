@@ -57,19 +57,21 @@ def _compared(audit: Audit, rate: str) -> list[tuple[GroupAudit, ReferenceGap]]:
 
 def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, ReferenceGap]]) -> str:
     _, among, fate = QUESTIONS[rate]
-    base = f"{percent(_base(audit).rates[rate].value)} of {audit.reference}"
+    base = percent(_base(audit).rates[rate].value)
+    alone = f"{base} of {among} in group {audit.reference} are {fate}"
     if not compared:
-        return f"Of {among}, {base} are {fate}; there is no other group to compare with."
+        return f"{alone}; there is no other group to compare with."
     certain = [line for line in compared if line[1].beyond_chance]
     has_intervals = compared[0][1].difference.low is not None
     if has_intervals and not certain and len(compared) > 1:  # the largest of many is no news
         none = f"None of {len(compared):,} groups differs from {audit.reference} beyond chance"
-        return f"{none}. Of {among}, {base} are {fate}."
+        return f"{none}. {alone}."
     group, gap = max(certain or compared, key=lambda line: _clearness(line[1].difference))
     points = 100 * (gap.difference.value or 0.0)
     size = f"{abs(points):.1f} points {'more' if points >= 0 else 'less'} {ends(gap.difference, '+.1f', 100)}".rstrip()
-    clearest = "The clearest difference: of" if len(compared) > 1 and has_intervals else "Of"
-    words = f"{clearest} {among}, {percent(group.rates[rate].value)} of {group.name} are {fate}, and {base}: {size}"
+    clearest = "The clearest difference: " if len(compared) > 1 and has_intervals else ""
+    words = f"{clearest}{percent(group.rates[rate].value)} of {among} in group {group.name} are {fate}, "
+    words += f"against {base} in group {audit.reference}: {size}"
     if gap.ratio.value is not None:
         words += f", {gap.ratio.value:.2f} times the rate {ends(gap.ratio, '.2f')}".rstrip()
     if len(compared) == 1 or not has_intervals:

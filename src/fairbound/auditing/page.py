@@ -44,6 +44,8 @@ AMONG = {  # error rate -> the label that it is about, and its examples
 }
 GAPS = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
 
+Section = tuple[str, Sequence[str], Sequence[str], Sequence[Sequence[TableCell]]]  # title, sentences, headings, lines
+
 
 def page(audit: Audit, *, heading: str = "", command: str = "") -> str:
     """The whole page as text; `heading` is its title, `command` the one that made it.
@@ -83,8 +85,10 @@ def page(audit: Audit, *, heading: str = "", command: str = "") -> str:
     )
 
 
-def comparison_page(comparison: Comparison, *, heading: str = "", command: str = "") -> str:
-    """The page of two audits as text."""
+def comparison_page(
+    comparison: Comparison, *, heading: str = "", command: str = "", opening: Sequence[Section] = ()
+) -> str:
+    """The page of two audits as text; `opening` comes before what is known about them."""
     first, second = comparison.first, comparison.second
     headings = {rate: title(rate) for rate in RATE_WORDS} | {"auc": "AUC", "loss": "Loss"}
     shown = [name for name in headings if all(name in changes for changes in comparison.groups.values())]
@@ -105,6 +109,7 @@ def comparison_page(comparison: Comparison, *, heading: str = "", command: str =
         "comparison.html",
         title=heading or f"Comparison of two audits: {', '.join(comparison.names)}",
         names=comparison.names,
+        opening=opening,
         details=_known(details, command),
         caveats=comparison.notes,
         synthetic=any(audit.source.startswith("synthetic") for audit in (first, second)),

@@ -118,12 +118,9 @@ def verdict(
 
 
 def _table(gaps: Sequence[Gap], level: float) -> list[str]:
-    """A line for every gap, or for the most important where there are many."""
-    shown = gaps
-    if len(gaps) > MAX_SHOWN:
-        kept = sorted(range(len(gaps)), key=lambda i: _importance(gaps[i]), reverse=True)[:MAX_SHOWN]
-        shown = [gaps[i] for i in sorted(kept)]
-    columns = [_HEADINGS, *(_entries(gap) for gap in shown)]
+    """A line for every gap that is shown."""
+    shown = most_important(gaps)
+    columns = [_HEADINGS, *(table_line(gap) for gap in shown)]
     widths = [max(map(len, column)) for column in zip(*columns, strict=True)]
     widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - len(widths) + 1)
     lines = [_line(entries, widths) for entries in columns]
@@ -131,6 +128,14 @@ def _table(gaps: Sequence[Gap], level: float) -> list[str]:
         lines.append(f"and {len(gaps) - len(shown)} more, farther from their bounds")
     needed = "needed: the scarcer group's\nexamples in all, if the truth is within a standard error of the value"
     return [*lines, f"{100 * level:g} % limits, all at once and alone; {needed}"]
+
+
+def most_important(gaps: Sequence[Gap]) -> Sequence[Gap]:
+    """All gaps in their order, or where there are many those nearest to their bounds."""
+    if len(gaps) <= MAX_SHOWN:
+        return gaps
+    kept = sorted(range(len(gaps)), key=lambda i: _importance(gaps[i]), reverse=True)[:MAX_SHOWN]
+    return [gaps[i] for i in sorted(kept)]
 
 
 def _sentence(gap: Gap, decision: Decision, level: float) -> str:
@@ -221,7 +226,8 @@ def _digits(count: float) -> str:
     return f"{_two_digits(count)}" if count < 1e6 else f"{count:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
-def _entries(gap: Gap) -> tuple[str, ...]:
+def table_line(gap: Gap) -> tuple[str, ...]:
+    """The texts under the headings of the table."""
     low, high = _as_read(gap)
     return (
         gap.name,

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fairbound._utils.sentences import did_you_mean
 from fairbound._utils.sequences import sequence
 from fairbound.constraints.batch import MiniBatch
 from fairbound.constraints.cells import Cell, Cells
@@ -313,8 +314,8 @@ def make_constraint(
         return _renumbered(built, names)
     if not isinstance(constraint, str) or constraint not in NOTIONS:
         raise ValueError(
-            f"constraint must be one of {', '.join(sorted(NOTIONS))}, a constraint on losses or rates, or a function "
-            f"of (names, bound=...) that gives one; got {constraint!r}"
+            f"there is no constraint {constraint!r}; {did_you_mean(constraint, NOTIONS)} (or pass a constraint "
+            "on losses or rates, or a function of (names, bound=...) that gives one)"
         )
     return NOTIONS[constraint](names, bound=bound)
 

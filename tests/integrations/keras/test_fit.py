@@ -148,7 +148,7 @@ def test_probabilities_are_refused(activation: str) -> None:
         ({"y": Y + 1}, r"labels must be whole numbers from 0 to 1, found \[1.0, 2.0\]"),
         ({"y": Y[:-1]}, "X has 2000 rows but y has 1999"),
         ({"y": np.stack([Y, 1 - Y], 1)}, "found several numbers per example"),
-        ({"constraint": "parity"}, "constraint must be one of .*pairwise_loss_parity.* got 'parity'"),
+        ({"constraint": "parity"}, "there is no constraint 'parity'; did you mean .*loss_parity"),
         ({"sensitive_features": SEX[:5]}, "one entry, or one row of entries, for each of the 2000 rows"),
         ({"sensitive_features": np.repeat("A", 2000)}, "a comparison needs at least two groups"),
         ({"X": np.array([{"age": 3}])}, "X must be an array of numbers"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from two_groups import make_data, make_shifted, postprocessor, small
 
 from fairbound import audit, constraints
+from fairbound.auditing.verdicts import table_line
 from fairbound.integrations.sklearn.corrections import Correction, Scores
 from fairbound.integrations.sklearn.report import Predictions, _difference
 
@@ -182,6 +185,28 @@ def test_a_page_for_those_who_do_not_run_python(tmp_path: Path) -> None:
         plain = postprocessor().fit(X, y)
     with pytest.raises(ValueError, match="fitted without sensitive_features, so there are no groups"):
         plain.report(html=tmp_path / "other.html")
+
+
+@pytest.mark.parametrize(("n", "bound", "decision"), [(4000, 0.15, "holds"), (800, 0.02, "undecided")])
+def test_the_page_opens_with_the_verdicts(n: int, bound: float, decision: str, tmp_path: Path) -> None:
+    """Every constraint's verdict, limits and examples needed, and all candidates, as the text has them."""
+    pytest.importorskip("jinja2")
+    X, y, group = make_shifted(n)
+    fair = postprocessor(bound=bound).fit(X, y, sensitive_features=group)
+    assert fair.verdict_.decision == decision
+    fair.report(html=tmp_path / "report.html")
+    words = joined(unescape(re.sub("<[^>]*>", " ", (tmp_path / "report.html").read_text().split("<body>")[1])))
+    top, notes = words.split(" Notes ", 1)
+    assert top.index(fair.verdict_.sentence) < top.index("Candidates")
+    assert f"On {len(fair.calibration_):,} calibration examples, which nothing else has used." in top
+    for gap in fair.verdict_.gaps:
+        name, value, interval, alone, bound_, verdict, needed = table_line(gap)
+        assert joined(f"{name} {verdict} {value} {interval} {alone} {bound_} {needed}") in top
+    for name, found in fair.candidates_:
+        chosen = "chosen " * (name == fair.choice_)
+        assert f"{name} {chosen}{found.violation:.4f} {found.accuracy:.4f} {found.loss:.4f}" in top
+    assert top.count("Choice: ") == words.count("Choice: ") == 1
+    assert "The correction moves decisions" in notes
 
 
 def test_the_price_is_said_and_what_a_higher_one_would_buy() -> None:

@@ -50,6 +50,18 @@ def test_a_curve_is_that_of_single_fits() -> None:
     assert two[1] == one[0]
 
 
+def test_a_curve_is_of_the_estimators_constraint_where_no_other_is_named() -> None:
+    X, y, group = make_shifted(1500)
+    fair = postprocessor(constraint="equal_opportunity")
+    own, named = (
+        trade_off_curve(X, y, group, estimator=fair, bounds=[0.1], constraints=c) for c in (None, ["equal_opportunity"])
+    )
+    assert own == named
+    assert {point.constraint for point in own.points} == {"equal_opportunity"}
+    with pytest.raises(ValueError, match=r"a curve needs names of notions, .*; pass constraints=\[\.\.\.\]"):
+        trade_off_curve(X, y, group, estimator=postprocessor(constraint={"equal_opportunity": 0.1}), bounds=[0.1])
+
+
 def test_the_plot_has_a_label_for_every_bound() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     X, y, group = make_shifted(1500)

@@ -318,7 +318,7 @@ class FairClassifierMixin(ClassifierMixin):
         """What `fit` did and what it means, in 80 columns; `html`: also as a page, written to that file.
 
         Rates and changed decisions are those of the calibration data, or of out-of-fold predictions without them. With
-        several columns of groups the page is about the first.
+        several columns of groups the page has the verdicts of all, and everything else about the first.
         """
         check_is_fitted(self)
         if html is not None and not self.groups_:

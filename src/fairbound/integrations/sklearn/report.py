@@ -14,9 +14,12 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from fairbound._utils.files import write_text
+from fairbound._utils.pages import TableCell
 from fairbound._utils.sentences import counted
 from fairbound.auditing import Audit, Comparison, audit, compare
-from fairbound.auditing.page import write_page
+from fairbound.auditing.page import Section, comparison_page
+from fairbound.auditing.verdicts import most_important, table_line
 from fairbound.integrations.sklearn.corrections import TOLERANCE, Correction, Scores, decisions
 from fairbound.integrations.sklearn.membership import probabilities
 
@@ -28,6 +31,15 @@ RATES = {  # those of the audit, and their short names
     "false_positive_rate": "false positives",
     "positive_predictive_value": "precision",
 }
+VERDICT_HEADINGS = (
+    "Constraint",
+    "Verdict",
+    "Estimate",
+    "Interval, all at once",
+    "Limit, alone",
+    "Bound",
+    "Examples needed",
+)
 PACKAGES = ("fairbound", "torch", "scikit-learn", "numpy")
 LEVELING_DOWN = (
     "The correction makes the model less sure of some examples and changes no decision at one half: it is leveling "
@@ -96,26 +108,62 @@ class Predictions(NamedTuple):
 
 def write_report(fitted: Any, html: str | Path | None = None) -> str:
     """Of a fitted estimator; `html`: also as the audit's page, about the first column of groups."""
-    predictions, opening = fitted._predictions, [*_warnings(fitted), *_facts(fitted)]
+    predictions, warnings, facts = fitted._predictions, [*_warnings(fitted)], [*_facts(fitted)]
     compared = [predictions.comparison(*column, fitted.choice_, fitted.level) for column in fitted.groups_.items()]
     if html is not None:
         by, names = next(iter(fitted.groups_.items()))
         changed = [f"Changed decisions of {name}: {predictions.changed(by, code)}." for code, name in enumerate(names)]
-        notes = (*opening, _choice(fitted), *changed, *_side_effects(compared[0]))
+        notes = (*changed, *_side_effects(compared[0]), *_meaning(fitted), *facts)
         of_page = replace(compared[0], notes=tuple(note.removesuffix(".") for note in notes))  # the page adds it
-        write_page(of_page, html, heading="Before and after the bound")
-    sections = [_wrapped(sentence) for sentence in opening]
+        opening = (_verdict_section(fitted, warnings), _candidates_section(fitted))
+        write_text(html, comparison_page(of_page, heading="Before and after the bound", opening=opening))
+    sections = [_wrapped(sentence) for sentence in (*warnings, *facts)]
     if fitted.constraints_:
         sections += [_candidates(fitted), _wrapped(_choice(fitted))]
         for by_column in compared:
             sections += [_groups(fitted, by_column), *map(_wrapped, _side_effects(by_column))]
         sections += map(_wrapped, _meaning(fitted))
     if fitted.verdict_ is not None:
-        examples = f"{len(fitted.calibration_):,} calibration examples"
-        sections.append(f"On {examples}, which nothing else has used:\n{fitted.verdict_}")
-        if not fitted.certified_ and fitted._first_verdict.sentence != fitted.verdict_.sentence:
-            sections.append(_wrapped(f"Of the strictest candidate: {fitted._first_verdict.sentence}"))
+        sections += [f"{_examples(fitted)}:\n{fitted.verdict_}", *map(_wrapped, _of_the_strictest(fitted))]
     return "\n\n".join(sections)
+
+
+def _examples(fitted: Any) -> str:
+    return f"On {len(fitted.calibration_):,} calibration examples, which nothing else has used"
+
+
+def _of_the_strictest(fitted: Any) -> Iterator[str]:
+    if not fitted.certified_ and fitted._first_verdict.sentence != fitted.verdict_.sentence:
+        yield f"Of the strictest candidate: {fitted._first_verdict.sentence}"
+
+
+def _verdict_section(fitted: Any, warnings: Sequence[str]) -> Section:
+    """The verdict of every constraint, for the page."""
+    title, verdict = "Do the constraints hold?", fitted.verdict_
+    if verdict is None:
+        return title, (*warnings, "There is no verdict: no examples were held out for calibration."), (), ()
+    shown = most_important(verdict.gaps)
+    more = len(verdict.gaps) - len(shown)
+    limits = (
+        f"{_examples(fitted)}. Limits are at {100 * fitted.level:g} % confidence. Examples needed: those of the "
+        "scarcer group in all, if the truth is within a standard error of the estimate."
+        + (f" Not listed: {counted(more, 'other constraint')}, farther from their bounds." if more else "")
+    )
+    lines = []
+    for gap in shown:
+        name, *numbers, decision, needed = (TableCell(text, text) for text in table_line(gap))
+        lines.append([name, decision._replace(is_alert=gap.decision != "holds"), *numbers, needed])
+    return title, (verdict.sentence, *_of_the_strictest(fitted), *warnings, limits), VERDICT_HEADINGS, lines
+
+
+def _candidates_section(fitted: Any) -> Section:
+    """The candidates and the choice, for the page."""
+    lines = [
+        [TableCell(name, name, small="chosen" if name == fitted.choice_ else "")]
+        + [TableCell(f"{number:.4f}", float(number)) for number in (value.violation, value.accuracy, value.loss)]
+        for name, value in fitted.candidates_
+    ]
+    return "Candidates", (_choice(fitted),), ("Candidate, out of fold", "Violation", "Accuracy", "Loss"), lines
 
 
 def _wrapped(sentence: str) -> str:
@@ -219,7 +267,8 @@ def _side_effects(compared: Comparison) -> Iterator[str]:
         changed = {name: changes["loss"].value for name, changes in compared.groups.items() if "loss" in changes}
         names = [name for name, change in changed.items() if sign * (change or 0.0) > 5e-4]
         if names:
-            yield f"The loss {verb} for {', '.join(map(repr, map(str, names)))}."
+            whose = "every group" if len(names) == len(compared.groups) else ", ".join(map(repr, map(str, names)))
+            yield f"The loss {verb} for {whose}."
 
 
 def _difference(found: Audit, rate: str) -> tuple[float, str] | None:

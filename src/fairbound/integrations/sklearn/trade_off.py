@@ -95,7 +95,7 @@ def trade_off_curve(
     sensitive_features: Any,
     *,
     estimator: Any = None,
-    constraints: Sequence[str] = ("demographic_parity",),
+    constraints: Sequence[str] | None = None,
     bounds: Sequence[float] = BOUNDS,
     test_size: float = 0.3,
 ) -> TradeOffCurve:
@@ -107,7 +107,8 @@ def trade_off_curve(
         X, y, sensitive_features: inputs, labels and groups, as for `FairClassifier.fit`.
         estimator: a `FairClassifier` or `FairPostprocessor` with the other settings; the point at its own bound is
             marked.
-        constraints: names of notions that bound differences or losses.
+        constraints: names of notions that bound differences or losses; the estimator's if not given, and
+            demographic_parity without an estimator.
         bounds: one fit for each.
         test_size: share of the examples that are held out.
 
@@ -120,9 +121,13 @@ def trade_off_curve(
     >>> [point.bound for point in trade_off_curve(X, y, group, estimator=fair, bounds=[0.1, 0.2]).points]
     [0.1, 0.2, None]
     """
+    base = clone(FairClassifier(constraint="demographic_parity") if estimator is None else estimator)
+    if constraints is None:
+        constraints = base.constraint if isinstance(base.constraint, list | tuple) else [base.constraint]
+    if not all(isinstance(name, str) for name in constraints):
+        raise ValueError(f"a curve needs names of notions, got {base.constraint!r}; pass constraints=[...]")
     if "demographic_parity_ratio" in constraints:
         raise ValueError("a curve shows differences, and so do its bounds; demographic_parity has those of these rates")
-    base = clone(FairClassifier(constraint=constraints[0]) if estimator is None else estimator)
     seed = int(check_random_state(base.random_state).randint(2**31 - 1))
     train, test = train_test_split(np.arange(len(y)), test_size=test_size, random_state=seed, stratify=np.asarray(y))
     parts = [[_safe_indexing(column, rows) for column in (X, y, sensitive_features)] for rows in (train, test)]
