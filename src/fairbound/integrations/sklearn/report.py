@@ -31,15 +31,7 @@ RATES = {  # those of the audit, and their short names
     "false_positive_rate": "false positives",
     "positive_predictive_value": "precision",
 }
-VERDICT_HEADINGS = (
-    "Constraint",
-    "Verdict",
-    "Estimate",
-    "Interval, all at once",
-    "Limit, alone",
-    "Bound",
-    "Examples needed",
-)
+VERDICT_HEADINGS = "Constraint", "Verdict", "Value", "Interval, all at once", "Limit, alone", "Bound", "Examples needed"
 PACKAGES = ("fairbound", "torch", "scikit-learn", "numpy")
 LEVELING_DOWN = (
     "The correction makes the model less sure of some examples and changes no decision at one half: it is leveling "
@@ -146,7 +138,7 @@ def _verdict_section(fitted: Any, warnings: Sequence[str]) -> Section:
     more = len(verdict.gaps) - len(shown)
     limits = (
         f"{_examples(fitted)}. Limits are at {100 * fitted.level:g} % confidence. Examples needed: those of the "
-        "scarcer group in all, if the truth is within a standard error of the estimate."
+        "scarcer group in all, if the truth is within a standard error of the value."
         + (f" Not listed: {counted(more, 'other constraint')}, farther from their bounds." if more else "")
     )
     lines = []
