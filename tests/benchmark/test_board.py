@@ -244,7 +244,7 @@ def test_wrong_plans_are_sentences(problem: str) -> None:
         plan("income-okrace", DESCENT).tasks(Store("nowhere"))
     with pytest.raises(ValueError, match="the tuned rules need entries with a search space"):
         plan(problem, DESCENT, rules="tuned")
-    with pytest.raises(ValueError, match="two entries are called 'Descent'"):
+    with pytest.raises(ValueError, match="2 entries are called 'Descent'"):
         plan(problem, DESCENT).study.with_entries([DESCENT])
     with pytest.raises(ValueError, match="there is no entry 'SSLALM'; the nearest is 'SSL-ALM'"):
         plan(problem).study.with_entries([], only=["SSLALM"])

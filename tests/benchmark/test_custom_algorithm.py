@@ -294,5 +294,5 @@ def test_two_of_the_users_own_and_a_name_that_is_taken(custom: CustomAlgorithm, 
     more = with_custom(load("paper-ok-race"), custom)
     other = load_custom_algorithm(f"{file}:HeavyPenalty(weight=3)")
     assert [entry.name for entry in with_custom(more, other).entries[-2:]] == [custom.name, other.name]
-    with pytest.raises(ValueError, match=r"two entries are called 'HeavyPenalty\(weight=2.0\)'"):
+    with pytest.raises(ValueError, match=r"2 entries are called 'HeavyPenalty\(weight=2.0\)'"):
         with_custom(more, custom)

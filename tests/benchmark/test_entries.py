@@ -92,7 +92,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ('name = "A"\nmethod = "nowhere.py:Mine"\n', "there is no file"),
         (
             'name = "A"\nmethod = "SGD"\n[[entries]]\nname = "A"\nmethod = "SGD"\n',
-            "entry 'A': two entries are called so",
+            "2 entries are called 'A'",
         ),
         ('name = "A"\n', "entry 'A': the key 'method' is missing"),
         (

@@ -501,7 +501,7 @@ def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
         ('"InverseSqrt", start = 1 ', '"Adaptive" ', "entry 'dual': DescentAscent: eta must be"),
         ("batch = 16", "paper.validation = { loss = 1 }", r"validation: loss should be a tuple, list, .* got 1"),
         # what does not fit together
-        ('name = "dual"', 'name = "plain"', "entry 'plain': two entries are called so"),
+        ('name = "dual"', 'name = "plain"', "2 entries are called 'plain'"),
         ("train = 0.5", "train = 0.6", "shares: they must add up to 1, got 1.1"),
         ("batch = 16", 'pools = ["train", "dual"]', "draws 1 times a step, so pools needs 1 names"),
         ("batch = 16", 'pools = ["test"]', "there is no pool of a training step 'test'"),

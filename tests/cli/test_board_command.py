@@ -42,6 +42,14 @@ def test_a_problem_of_ones_own_gives_shares_and_a_page(problem: Path, tmp_path: 
     assert [path.stat().st_mtime_ns for path in runs] == before
 
 
+def test_problems_of_one_name_are_refused_before_anything_is_computed(problem: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / problem.name
+    other.write_text(PROBLEM)
+    assert "2 problems are called 'five-means'; results are kept by name" in board(problem, other, code=1)
+    assert not (tmp_path / "results" / "runs").exists()
+
+
 def test_a_method_of_ones_own_beside_the_others(problem: Path, tmp_path: Path) -> None:
     own = Path(__file__).parents[2] / "examples" / "own_algorithm.py"
     said = board(problem, "--method", "SGD", "--algorithm", f"{own}:ExponentiatedAscent")

@@ -74,8 +74,8 @@ def test_names_of_states_are_checked(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("source", "arguments", "message"),
     [
-        ("syntetic:VA", {}, "syntetic:VA is no name of data .*, synthetic:STATE"),
-        ("own.csv", {}, "the column to predict must be named"),
+        ("syntetic:VA", {}, "there is no file syntetic:VA, and data are called acs:STATE.* or synthetic:STATE"),
+        (__file__, {}, "is a file, so the column to predict must be named"),
         ("synthetic:OK", {"label": "y"}, "is census data"),
         ("synthetic:XX", {}, "no synthetic census of 'XX'; there are OK, VA"),
         ("synthetic:ca", {}, "no synthetic census of 'ca'; .* use acs:CA, .*`fairbound data fetch CA`, .* folktables"),

@@ -44,7 +44,7 @@ AMONG = {  # error rate -> the label that it is about, and its examples
 }
 GAPS = ("demographic_parity_difference", "equalized_odds_difference", "accuracy_difference", "largest_loss_gap")
 
-Section = tuple[str, Sequence[str], Sequence[str], Sequence[Sequence[TableCell]]]  # title, sentences, headings, lines
+Opening = tuple[str, Sequence[str], Sequence[str], Sequence[Sequence[TableCell]]]  # title, sentences, headings, lines
 
 
 def page(audit: Audit, *, heading: str = "", command: str = "") -> str:
@@ -86,7 +86,7 @@ def page(audit: Audit, *, heading: str = "", command: str = "") -> str:
 
 
 def comparison_page(
-    comparison: Comparison, *, heading: str = "", command: str = "", opening: Sequence[Section] = ()
+    comparison: Comparison, *, heading: str = "", command: str = "", opening: Sequence[Opening] = ()
 ) -> str:
     """The page of two audits as text; `opening` comes before what is known about them."""
     first, second = comparison.first, comparison.second

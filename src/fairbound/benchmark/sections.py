@@ -82,8 +82,10 @@ def paper_section(studies: Sequence[Results]) -> list[Section]:
     own = [
         study
         for study in studies
-        if study.card.source in PAPERS_DATA and study.study.reference
-        if study.study.budget == "paper" and not study.short
+        if study.card.source in PAPERS_DATA
+        and study.study.reference
+        and study.study.budget == "paper"
+        and not study.short
     ]
     table = statements_table({study.study.name: study for study in own})
     if table is None:

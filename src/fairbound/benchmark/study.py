@@ -42,6 +42,7 @@ from fairbound.benchmark.user_files import (
     KNOWN_KEYS_ONLY,
     Count,
     Text,
+    check_unique,
     known_name,
     mistakes_in,
     nearest,
@@ -84,10 +85,7 @@ class Study:
 
     @model_validator(mode="after")
     def _fits_together(self) -> Study:
-        listed = [entry.name for entry in self.entries]
-        for name in listed:
-            if listed.count(name) > 1:
-                raise ValueError(f"two entries are called {name!r}; results are kept by name, so rename one")
+        check_unique((entry.name for entry in self.entries), "entries")
         if self.rules == "tuned" and not any(entry.space for entry in self.entries):
             raise ValueError("the tuned rules need entries with a search space; add space = { tau = [0.01, 1.0] }")
         if self.page == "report":
@@ -267,10 +265,9 @@ def whole_entries(table: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     for method in shared:
         known_name(method, ALGORITHMS, "method")
     entries: dict[str, dict[str, Any]] = {}
+    check_unique((own["name"] for own in table.get("entries", ())), "entries")
     for own in table.get("entries", ()):
         place, base = f"entry {own['name']!r}", common
-        if own["name"] in entries:
-            raise ValueError(f"{place}: two entries are called so; results are kept by name, so rename one")
         if "like" in own:
             if own["like"] not in entries:
                 raise ValueError(

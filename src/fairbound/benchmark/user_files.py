@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -32,6 +33,13 @@ def known_name(name: Any, known: Collection[str], what: str) -> Any:
 
 def _unknown(name: object, known: Iterable[str], what: str) -> str:
     return f"there is no {what} {name!r}; the nearest is {nearest(name, known)!r} (there are {', '.join(known)})"
+
+
+def check_unique(names: Iterable[str], what: str) -> None:
+    """Results are kept by the names of entries and problems."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{count} {what} are called {name!r}; results are kept by name, so rename one")
 
 
 def one_of(what: str, known: Collection[str]) -> AfterValidator:

@@ -87,6 +87,7 @@ def board_command(
     from fairbound.benchmark.problems.catalog import load
     from fairbound.benchmark.store import Store
     from fairbound.benchmark.study import load as load_study
+    from fairbound.benchmark.user_files import check_unique
     from fairbound.cli.engine import announce_data, computing, engine_of, with_options
 
     if show_list:
@@ -112,9 +113,12 @@ def board_command(
         Plan(replace(study, rules=rule.value), recompute=recompute)
         for rule in dict.fromkeys(rules or (RuleSet.DEFAULT,))
     ]
-    screen, store = console(), Store(out)
-    announce_data(plans[0].cards)
-    size = counted(len(sent) + (0 if alone else len(study.entries)), "method")
+    screen, store, cards = console(), Store(out), plans[0].cards
+    methods = [entry.name for entry in (() if alone else study.entries)] + [one.info.name for one in sent]
+    check_unique(methods, "entries")
+    check_unique((card.name for card in cards), "problems")
+    announce_data(cards)
+    size = counted(len(methods), "method")
     size += f" x {counted(len(study.problem_names()), 'problem')}, {counted(study.seeds, 'seed')}"
     words = f"{size}, {' and '.join(f'{one.study.rules} rules' for one in plans)}"
     screen.print(f"{words}; results in {out}", highlight=False)

@@ -103,8 +103,8 @@ class MiniBatch(NamedTuple):
 def _check_size(name: str, values: Tensor, size: int) -> None:
     if not isinstance(values, Tensor):
         raise TypeError(
-            f"{name} must be a tensor, got {type(values).__name__}; use torch.as_tensor(...), for texts "
-            "of numpy.unique(texts, return_inverse=True)[1]"
+            f"{name} must be a tensor, got {type(values).__name__}; use torch.as_tensor(...), for groups that are "
+            "texts of their numbers in the order of the constraint's names"
         )
     if values.shape[:1] != (size,):
         raise ValueError(f"there are {size} losses but {name} has shape {tuple(values.shape)}; one for every example")

@@ -40,10 +40,9 @@ def load(
     kind, colon, rest = source.partition(":")
     if not colon or kind.lower() not in SOURCES:
         if label is None:
-            raise ValueError(
-                f"{source} is {'a file' if Path(source).exists() else f'no name of data ({FORM}, synthetic:STATE)'}, "
-                "so the column to predict must be named: label=... (--label)"
-            )
+            if not Path(source).exists():
+                raise ValueError(f"there is no file {source}, and data are called {FORM} or synthetic:STATE")
+            raise ValueError(f"{source} is a file, so the column to predict must be named: label=... (--label)")
         return read_table(source, label=label, features=features, positive=positive)
     if label is not None or features is not None:
         raise ValueError(f"{source} is {'census data' if is_census(source) else 'not a file'}: it has its own label")

@@ -25,7 +25,7 @@ from fairbound._utils.drawing import (
 from fairbound.benchmark.board.findings import finding, interval
 from fairbound.benchmark.board.results import Board, InstanceName
 from fairbound.benchmark.board.scoring import Numbers
-from fairbound.benchmark.board.tables import DIVERGED, mean_std
+from fairbound.benchmark.board.tables import DIVERGED, means_and_stds
 from fairbound.benchmark.plots import End, draw_ends
 from fairbound.benchmark.stored_study import Card
 
@@ -91,8 +91,8 @@ def ends(board: Board, problem: Card) -> Any:
         solves = bool(board.solved(method, InstanceName(problem.name)).mean() > 0.5)
         for part, numbers in zip(DATA, _measured_ends(board, method, problem.name), strict=True):
             if numbers and all((np.abs(one) < DIVERGED).all() for one in numbers):  # else some run diverged
-                loss, violation = numbers
-                parts[part].append(End(method, *mean_std(loss), *mean_std(violation), solves))
+                loss, violation = means_and_stds(numbers).itertuples(index=False)
+                parts[part].append(End(method, loss.mean, loss.std, violation.mean, violation.std, solves))
     shown = {part: measured for part, measured in parts.items() if measured}
     if not shown:
         return None

@@ -91,11 +91,6 @@ class Board:
     @staticmethod
     def read(study: StoredStudy, store: Store, sent: Sequence[SentEntry] = ()) -> Board:
         """Everything that is stored, and entries that were sent; what is missing is left out."""
-        names = [entry.name for entry in (*study.entries, *(entry.info for entry in sent))]
-        for kind, listed in (("entries", names), ("problems", [card.name for card in study.cards])):
-            for name, count in Counter(listed).items():
-                if count > 1:
-                    raise ValueError(f"{count} {kind} are called {name!r}; results are kept by name, so rename one")
         tasks = dict[tuple[Cell, str], list[tuple[str, StoredResult | None]]]()  # by kind: keys and results of runs
         for run, result in study.results(store):
             cell = run.entry, InstanceName(run.problem, run.change)

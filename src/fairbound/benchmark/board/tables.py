@@ -16,7 +16,7 @@ from fairbound.benchmark.board.results import PARTS, Board, Cell, InstanceName
 from fairbound.benchmark.board.scoring import TARGET, TARGETS, Numbers, target_of
 from fairbound.benchmark.problems.changes import CHANGES
 from fairbound.benchmark.report_table import SHORT, WHOLE, ReportTable, frame_of
-from fairbound.benchmark.results import DECISIONS, decided
+from fairbound.benchmark.results import DECISIONS, decided, mean_std
 from fairbound.benchmark.stored_study import Card, EntryInfo
 
 MEASURED = ("train_loss", "train_violation", "loss", "violation", "accuracy")
@@ -153,14 +153,16 @@ def problem_table(board: Board, card: Card) -> ReportTable:
     curves = [board.curves.get(cell) for cell in cells]
     held = [board.heldout.get((name, card.name)) for name in board.ranked]
     columns = {"method": pd.Series(board.ranked)} | _of_cells(board, cells, card.changes)
-    columns["loss"] = _spread(None if one is None else one.loss[:, -1] for one in curves)
-    columns["violation"] = _spread(None if one is None else one.violation[:, -1] for one in curves)
+    columns["loss"] = means_and_stds(None if one is None else one.loss[:, -1] for one in curves)
+    columns["violation"] = means_and_stds(None if one is None else one.violation[:, -1] for one in curves)
     columns["CPU ms a step"] = pd.Series([np.nan if one is None else 1e3 * one.step_seconds for one in curves])
     if any(one is not None and one.distance is not None for one in curves):
-        columns["error of multipliers"] = _spread(None if one is None else one.multiplier_distance for one in curves)
+        columns["error of multipliers"] = means_and_stds(
+            None if one is None else one.multiplier_distance for one in curves
+        )
     if any(one is not None for one in held):
         for heading, of in (("held-out loss", "loss"), ("held-out violation", "violation"), ("accuracy", "accuracy")):
-            columns[heading] = _spread(None if one is None else getattr(one, of) for one in held)
+            columns[heading] = means_and_stds(None if one is None else getattr(one, of) for one in held)
     reasons = [
         f"{name}{f', {instance.change}' if instance.change else ''}: {why}."
         for (name, instance), why in board.reasons().items()
@@ -179,7 +181,7 @@ def _of_cells(board: Board, cells: Sequence[Cell], changes: Iterable[str]) -> di
     columns: dict[str, Any] = {
         "runs": pd.Series([board.ends(*cell).size for cell in cells]),
         "solved": pd.Series([_share(board, *cell) for cell in cells]),
-        "merit": _spread(board.ends(*cell) for cell in cells),
+        "merit": means_and_stds(board.ends(*cell) for cell in cells),
     }
     for change in changes:
         changed = [(name, InstanceName(instance.problem, change)) for name, instance in cells]
@@ -201,20 +203,16 @@ def _share(board: Board, method: str, instance: InstanceName) -> float:
     return float(board.solved(method, instance).mean()) if board.ends(method, instance).size else np.nan
 
 
-def _spread(runs: Iterable[Numbers | None]) -> pd.DataFrame:
-    """Over runs that did not diverge."""
-    known = [np.empty(0) if values is None else values[np.abs(values) < DIVERGED] for values in runs]
-    lines = [mean_std(values) if values.size else (np.nan, np.nan) for values in known]
-    return pd.DataFrame(lines, columns=["mean", "std"], dtype=float)
+def means_and_stds(runs: Iterable[Numbers | None]) -> pd.DataFrame:
+    """A line (mean, std) for each, over runs that did not diverge.
 
-
-def mean_std(values: Numbers) -> tuple[float, float]:
-    """The standard deviation of a single value is 0, as in studies.
-
-    >>> mean_std(np.array([1.0, 3.0])), mean_std(np.array([2.0]))
-    ((2.0, 1.4142135623730951), (2.0, 0.0))
+    >>> means_and_stds([np.array([1.0, 3.0]), np.array([2.0]), None]).to_numpy().tolist()
+    [[2.0, 1.4142135623730951], [2.0, 0.0], [nan, nan]]
     """
-    return float(values.mean()), float(values.std(ddof=min(1, values.size - 1)))
+    known = [np.empty(0) if values is None else values[np.abs(values) < DIVERGED] for values in runs]
+    places = np.repeat(np.arange(len(known)), [values.size for values in known])
+    long = pd.DataFrame({"place": places, "value": np.concatenate(known)})
+    return mean_std(long.groupby("place"))["value"].reindex(range(len(known)))
 
 
 # All that was recorded ------------------------------------------------------------------------------------------------

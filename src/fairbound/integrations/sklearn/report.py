@@ -18,7 +18,7 @@ from fairbound._utils.files import write_text
 from fairbound._utils.pages import TableCell
 from fairbound._utils.sentences import counted
 from fairbound.auditing import Audit, Comparison, audit, compare
-from fairbound.auditing.page import Section, comparison_page
+from fairbound.auditing.page import Opening, comparison_page
 from fairbound.auditing.verdicts import most_important, table_line
 from fairbound.integrations.sklearn.corrections import TOLERANCE, Correction, Scores, decisions
 from fairbound.integrations.sklearn.membership import probabilities
@@ -129,7 +129,7 @@ def _of_the_strictest(fitted: Any) -> Iterator[str]:
         yield f"Of the strictest candidate: {fitted._first_verdict.sentence}"
 
 
-def _verdict_section(fitted: Any, warnings: Sequence[str]) -> Section:
+def _verdict_section(fitted: Any, warnings: Sequence[str]) -> Opening:
     """The verdict of every constraint, for the page."""
     title, verdict = "Do the constraints hold?", fitted.verdict_
     if verdict is None:
@@ -148,7 +148,7 @@ def _verdict_section(fitted: Any, warnings: Sequence[str]) -> Section:
     return title, (verdict.sentence, *_of_the_strictest(fitted), *warnings, limits), VERDICT_HEADINGS, lines
 
 
-def _candidates_section(fitted: Any) -> Section:
+def _candidates_section(fitted: Any) -> Opening:
     """The candidates and the choice, for the page."""
     lines = [
         [TableCell(name, name, small="chosen" if name == fitted.choice_ else "")]

@@ -125,7 +125,7 @@ def trade_off_curve(
     if constraints is None:
         constraints = base.constraint if isinstance(base.constraint, list | tuple) else [base.constraint]
     if not all(isinstance(name, str) for name in constraints):
-        raise ValueError(f"a curve needs names of notions, got {base.constraint!r}; pass constraints=[...]")
+        raise ValueError(f"a curve needs names of notions, got {list(constraints)!r}; pass constraints=[...]")
     if "demographic_parity_ratio" in constraints:
         raise ValueError("a curve shows differences, and so do its bounds; demographic_parity has those of these rates")
     seed = int(check_random_state(base.random_state).randint(2**31 - 1))
