@@ -1,6 +1,8 @@
-"""Modules whose optional package is missing are not collected for doctests: importing them says what to install.
+"""Modules whose optional package is missing are not collected for doctests: importing them says
+what to install.
 
-Tests read the real census files in shared/data beside the checkout, if FAIRBOUND_DATA names no other folder.
+Tests read the real census files in shared/data beside the checkout, if FAIRBOUND_DATA names no
+other folder.
 """
 
 import os
@@ -12,11 +14,17 @@ if SHARED.is_dir():
     os.environ.setdefault("FAIRBOUND_DATA", str(SHARED))
 
 OPTIONAL = {
-    "keras": ["src/fairbound/integrations/keras/*.py", "src/fairbound/integrations/keras/backends/*.py", "tests/keras_twins.py"],
+    "keras": [
+        "src/fairbound/integrations/keras/*.py",
+        "src/fairbound/integrations/keras/backends/*.py",
+        "tests/keras_twins.py",
+    ],
     "lightning": ["src/fairbound/integrations/lightning.py"],
     "transformers": ["src/fairbound/integrations/transformers.py"],
     "tensorflow": ["src/fairbound/integrations/keras/backends/tensorflow.py"],
     "jax": ["src/fairbound/integrations/keras/backends/jax.py"],
 }
 
-collect_ignore_glob = [files for package, listed in OPTIONAL.items() if find_spec(package) is None for files in listed]
+collect_ignore_glob = [
+    files for package, listed in OPTIONAL.items() if find_spec(package) is None for files in listed
+]

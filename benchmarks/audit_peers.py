@@ -1,9 +1,11 @@
-"""Values of an audit beside Fairlearn's, AIF360's and scikit-learn's, on three tables; exits with 1 where two differ.
+"""Values of an audit beside Fairlearn's, AIF360's and scikit-learn's, on three tables; exits with 1
+where two differ.
 
-    python benchmarks/audit_peers.py          # AIF360 is left out where it is not installed (pip install aif360)
+    python benchmarks/audit_peers.py          # AIF360 is left out where it is not installed (pip
+    install aif360)
 
-Scores on the tables are continuous, rounded, and of a rare group. Group rates, AUC and calibration by group; published
-differences and ratios under each library's own definition.
+Scores on the tables are continuous, rounded, and of a rare group. Group rates, AUC and calibration
+by group; published differences and ratios under each library's own definition.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def table(seed: int, kind: str, rows: int = 3_000) -> tuple[np.ndarray, np.ndarr
 def values(label: np.ndarray, score: np.ndarray, group: np.ndarray, aif360: Any) -> dict[str, Row]:
     """Quantity -> its value in every library that has it."""
     made = (score >= 0.5).astype(int)
-    found = audit(label, group, scores=score, names=["others", "privileged"], reference="privileged", draws=50)
+    found = audit(
+        label, group, scores=score, names=["others", "privileged"], reference="privileged", draws=50
+    )
     rows: dict[str, Row] = {}
     for name in BETWEEN:
         theirs: Callable[..., float] = getattr(fairlearn, name)
@@ -57,18 +61,29 @@ def values(label: np.ndarray, score: np.ndarray, group: np.ndarray, aif360: Any)
     for name, other in AGAINST.items():
         rows[name] = {"fairbound": found.metrics[name].value}
         if aif360:
-            rows[name]["AIF360"] = getattr(aif360, other)(label, made, prot_attr=group, priv_group=1)
-    frame = {"positive_rate": fairlearn.selection_rate, "true_positive_rate": fairlearn.true_positive_rate}
+            rows[name]["AIF360"] = getattr(aif360, other)(
+                label, made, prot_attr=group, priv_group=1
+            )
+    frame = {
+        "positive_rate": fairlearn.selection_rate,
+        "true_positive_rate": fairlearn.true_positive_rate,
+    }
     for g, own in enumerate(found.groups):
         y, s, p = (column[group == g] for column in (label, score, made))
         for name, theirs in frame.items():
-            rows[f"{name}, {own.name}"] = {"fairbound": own.rates[name].value, "Fairlearn": theirs(y, p)}
+            rows[f"{name}, {own.name}"] = {
+                "fairbound": own.rates[name].value,
+                "Fairlearn": theirs(y, p),
+            }
         rows[f"true_positive_rate, {own.name}"]["scikit-learn"] = recall_score(y, p)
         rows[f"AUC, {own.name}"] = {"fairbound": own.auc.value, "scikit-learn": roc_auc_score(y, s)}
         share, mean = calibration_curve(y, s, n_bins=10)
         for i, (bin_share, bin_mean) in enumerate(zip(share, mean, strict=True)):
             one = own.calibration[i]
-            rows[f"calibration {i}, {own.name}"] = {"fairbound": one.rate.value, "scikit-learn": bin_share}
+            rows[f"calibration {i}, {own.name}"] = {
+                "fairbound": one.rate.value,
+                "scikit-learn": bin_share,
+            }
             rows[f"mean score {i}, {own.name}"] = {"fairbound": one.score, "scikit-learn": bin_mean}
     return rows
 
@@ -86,7 +101,9 @@ def main() -> int:
         for name, row in values(*table(seed, kind), aif360).items():
             apart = max(row.values()) - min(row.values())
             different += apart > TOLERANCE
-            shown = "".join(f"{row[library]:14.6f}" if library in row else f"{'':>14}" for library in LIBRARIES)
+            shown = "".join(
+                f"{row[library]:14.6f}" if library in row else f"{'':>14}" for library in LIBRARIES
+            )
             print(f"{name:44}{shown}" + ("  DIFFER" if apart > TOLERANCE else ""))
     print(f"\n{different} quantities differ by more than {TOLERANCE:g}")
     return int(different > 0)

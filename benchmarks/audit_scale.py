@@ -4,7 +4,8 @@
 
 small:   3,000 rows, threads by default (one) beside all cores
 groups:  10^6 rows in 10^5 groups, with scores and intervals (target: 60 s, 2 GB)
-rows:    5 million rows with 6 unused columns, a CSV file that is streamed, with and without intervals
+rows:    5 million rows with 6 unused columns, a CSV file that is streamed, with and without
+intervals
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ COMMAND = [sys.executable, "-c", "from fairbound.cli import main; main()", "audi
 
 
 def write(path: Path, rows: int, groups: int, unused: int = 0) -> None:
-    """Rows of label, score, group and columns that no audit needs, in parts that fit into memory."""
+    """Rows of label, score, group and columns that no audit needs, in parts that fit into
+    memory."""
     rng = np.random.default_rng(0)
     filler = ",".join(f"free text of column {i}" for i in range(unused))
     with path.open("w") as file:
@@ -62,7 +64,11 @@ def main(cases: list[str]) -> None:
                 write(path, 5_000_000, 9, unused=6)
                 runs = {"with intervals": (), "without": ("--no-intervals",)}
             for name, options in runs.items():
-                print(f"{case:7} {name:15} {path.stat().st_size / 1e6:6.0f} MB  {measure(path, *options)}", flush=True)
+                print(
+                    f"{case:7} {name:15} {path.stat().st_size / 1e6:6.0f} MB "
+                    f" {measure(path, *options)}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

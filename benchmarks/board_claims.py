@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/board_claims.py results
 
-Prints the shares as a table, how many pairs can be told apart, what is left out, and the CPU minutes of all steps.
-Then, for every problem as stated: how many methods solve it in some run, and whether a run that is feasible within 0.03
-of the scale has a smaller loss than the frozen reference of a network, by more than 1 % of the way from the start.
-Exits with 1 where that is so: `tools/make_references.py --long` renews the reference.
+Prints the shares as a table, how many pairs can be told apart, what is left out, and the CPU
+minutes of all steps. Then, for every problem as stated: how many methods solve it in some run, and
+whether a run that is feasible within 0.03 of the scale has a smaller loss than the frozen reference
+of a network, by more than 1 % of the way from the start. Exits with 1 where that is so:
+`tools/make_references.py --long` renews the reference.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fairbound.cli.report import stored_studies
 def main(folder: str) -> int:
     store = Store(folder)
     studies = stored_studies("board", load("board").digest, store)
-    (study, *_) = studies.values() or sys.exit(f"{folder} has no whole board")
+    study, *_ = studies.values() or sys.exit(f"{folder} has no whole board")
     runs = [result for _, result in study.results(store)]
     known = [result for result in runs if result is not None]
     minutes = sum(one.made.get("step_seconds", 0.0) * one.settings["steps"] for one in known) / 60
@@ -38,7 +39,13 @@ def main(folder: str) -> int:
 
 def shares(board: Board) -> str:
     """As a table in Markdown."""
-    lines = [["method", *(PARTS[part] for part in board.parts), *(f"less, {PARTS[part]}" for part in board.parts)]]
+    lines = [
+        [
+            "method",
+            *(PARTS[part] for part in board.parts),
+            *(f"less, {PARTS[part]}" for part in board.parts),
+        ]
+    ]
     lines.append(["---"] * len(lines[0]))
     for i in next(iter(board.shares.values())).order:
         line = [board.names[i] + (" (own step)" if board.methods[i].own_step else "")]
@@ -64,7 +71,10 @@ def checked(board: Board, name: str) -> str:
         return ""
     first = min(least, key=lambda method: least[method])
     dropped = "; not counted" if instance in board.dropped else ""
-    print(f"{name:<26} {len(solving):>2} methods solve it; least feasible loss {least[first]:.4g}{dropped}")
+    print(
+        f"{name:<26} {len(solving):>2} methods solve it; least feasible loss"
+        f" {least[first]:.4g}{dropped}"
+    )
     margin = 0.01 * abs(reference.start - reference.loss)
     if reference.exact or least[first] >= reference.loss - margin:
         return ""

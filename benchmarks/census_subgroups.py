@@ -1,21 +1,25 @@
-"""Thousands of subgroups of the census, each with its loss bounded: `Constrained` beside ERM and group DRO.
+"""Thousands of subgroups of the census, each with its loss bounded: `Constrained` beside ERM and
+group DRO.
 
     python benchmarks/census_subgroups.py [--steps 2000] [--device cuda] [--seeds 3]
-    python benchmarks/census_subgroups.py --prepare FILE.npz        # the columns in one file of 6 MB, and nothing else
-    python benchmarks/census_subgroups.py --prepared FILE.npz       # on a machine without the data and their readers
+    python benchmarks/census_subgroups.py --prepare FILE.npz        # the columns in one file of 6
+    MB, and nothing else python benchmarks/census_subgroups.py --prepared FILE.npz       # on a
+    machine without the data and their readers
 
-ACSIncome 2018 of 42 states, 960,360 examples, split into 60 % for training, 20 % for validation and 20 % held out. The
-groups are all populated intersections of race, sex, age band and state. The network has one embedding for each level of
-every feature (the first layer over one-hot features) and two more layers, 332,033 parameters; AdamW with a cosine
-schedule, batches of 4,096, shuffled. Contestants have the same model, steps and batches:
+ACSIncome 2018 of 42 states, 960,360 examples, split into 60 % for training, 20 % for validation and
+20 % held out. The groups are all populated intersections of race, sex, age band and state. The
+network has one embedding for each level of every feature (the first layer over one-hot features)
+and two more layers, 332,033 parameters; AdamW with a cosine schedule, batches of 4,096, shuffled.
+Contestants have the same model, steps and batches:
 - ERM: the mean loss;
 - `Constrained`: the mean loss, every group's loss <= bound, descent-ascent;
 - group DRO (Sagawa et al. 2020): exponentiated gradient on a weight for every group.
 
-The number of steps is that with the smallest validation loss of ERM; bound and dual step of `Constrained` and the step
-of group DRO are those with the smallest validation loss of the worst group, on seed 0. Held-out data are evaluated
-after that, on other seeds. "Worst" is among groups with at least 300 examples there. Without a GPU few steps are made,
-which shows that it runs and no more.
+The number of steps is that with the smallest validation loss of ERM; bound and dual step of
+`Constrained` and the step of group DRO are those with the smallest validation loss of the worst
+group, on seed 0. Held-out data are evaluated after that, on other seeds. "Worst" is among groups
+with at least 300 examples there. Without a GPU few steps are made, which shows that it runs and no
+more.
 """
 
 from __future__ import annotations
@@ -40,7 +44,11 @@ from fairbound.metrics import Losses, group_loss_intervals
 FEATURES = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P", "ST")
 LABEL, GROUPS = "PINCP_GT_50K", "RAC1P,SEX,AGEP:25:35:45:55:65,ST"
 BATCH, WIDTH, LR, DECAY, FEWEST = 4096, 256, 1e-3, 0.01, 300
-BOUNDS, DUAL_STEPS, DRO_STEPS = (0.40, 0.44, 0.48, 0.52), (1e-5, 3e-5, 1e-4, 3e-4), (0.001, 0.01, 0.1)
+BOUNDS, DUAL_STEPS, DRO_STEPS = (
+    (0.40, 0.44, 0.48, 0.52),
+    (1e-5, 3e-5, 1e-4, 3e-4),
+    (0.001, 0.01, 0.1),
+)
 STEPS, STEPS_WITHOUT_GPU = (1000, 2000, 4000), 20
 
 Backward = Callable[[Tensor, Tensor], None]  # losses, groups
@@ -48,7 +56,7 @@ Made = Callable[[nn.Module, int], Backward]  # model, number of groups
 Columns = dict[str, np.ndarray]
 
 
-# Data -----------------------------------------------------------------------------------------------------------------
+# Data ---------------------------------------------------------------------------------------------
 
 
 def columns_of(prepared: str | None) -> Columns:
@@ -75,15 +83,19 @@ class Census(NamedTuple):
             own = Coded.of(name, columns[name])
             levels.append(torch.from_numpy(own.levels(columns[name]) + first))
             first += own.size
-        grouping = Intersection(tuple(parse_attributes(GROUPS, columns, census=True))).group(columns)
-        order = torch.randperm(len(grouping.ids), generator=torch.Generator().manual_seed(0)).to(device)
+        grouping = Intersection(tuple(parse_attributes(GROUPS, columns, census=True))).group(
+            columns
+        )
+        order = torch.randperm(len(grouping.ids), generator=torch.Generator().manual_seed(0)).to(
+            device
+        )
         parts = order.split([len(order) - 2 * (len(order) // 5), len(order) // 5, len(order) // 5])
         y = torch.from_numpy(columns[LABEL].astype(np.float32))
         tensors = (torch.stack(levels, 1).to(device), y.to(device), grouping.ids.to(device))
         return Census(*tensors, tuple(parts), grouping.names, first)
 
 
-# Contestants ----------------------------------------------------------------------------------------------------------
+# Contestants --------------------------------------------------------------------------------------
 
 
 class Network(nn.Module):
@@ -91,7 +103,9 @@ class Network(nn.Module):
         super().__init__()
         self.first = nn.EmbeddingBag(levels, WIDTH, mode="sum")
         nn.init.normal_(self.first.weight, std=len(FEATURES) ** -0.5)
-        self.rest = nn.Sequential(nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1), nn.Flatten(0))
+        self.rest = nn.Sequential(
+            nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1), nn.Flatten(0)
+        )
 
     def forward(self, X: Tensor) -> Tensor:
         return self.rest(self.first(X))  # type: ignore[no-any-return]
@@ -103,14 +117,17 @@ def erm(model: nn.Module, groups: int) -> Backward:
 
 def constrained(bound: float, eta: float) -> Made:
     def made(model: nn.Module, groups: int) -> Backward:
-        fair = Constrained(model, constraints.bounded_group_loss(groups, bound=bound), DescentAscent(eta=eta))
+        fair = Constrained(
+            model, constraints.bounded_group_loss(groups, bound=bound), DescentAscent(eta=eta)
+        )
         return lambda losses, own: fair.backward(losses, own) and None
 
     return made
 
 
 def group_dro(step: float) -> Made:
-    """Weights q of the groups: q_k *= exp(step * loss of k), normalized; the gradient of sum_k q_k * loss of k."""
+    """Weights q of the groups: q_k *= exp(step * loss of k), normalized; the gradient of sum_k q_k
+    * loss of k."""
 
     def made(model: nn.Module, groups: int) -> Backward:
         device = next(model.parameters()).device
@@ -119,7 +136,10 @@ def group_dro(step: float) -> Made:
         def backward(losses: Tensor, own: Tensor) -> None:
             nonlocal q
             counts = torch.bincount(own, minlength=groups)
-            means = torch.zeros(groups, device=device).index_add(0, own, losses) / counts.clamp(min=1)  # 0: absent
+            # 0: absent
+            means = torch.zeros(groups, device=device).index_add(0, own, losses) / counts.clamp(
+                min=1
+            )
             q = q * torch.exp(step * means.detach())
             q = q / q.sum()
             (q * means).sum().backward()
@@ -142,7 +162,9 @@ def trained(data: Census, made: Made, steps: int, seed: int) -> tuple[nn.Module,
     while step < steps:
         for chosen in train[torch.randperm(len(train), device=device)].split(BATCH)[: steps - step]:
             optimizer.zero_grad()
-            backward(bce(model(data.X[chosen]), data.y[chosen], reduction="none"), data.groups[chosen])
+            backward(
+                bce(model(data.X[chosen]), data.y[chosen], reduction="none"), data.groups[chosen]
+            )
             optimizer.step()
             schedule.step()
             step += 1
@@ -155,7 +177,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-# Evaluation -----------------------------------------------------------------------------------------------------------
+# Evaluation ---------------------------------------------------------------------------------------
 
 
 class Evaluation(NamedTuple):
@@ -173,14 +195,17 @@ class Evaluation(NamedTuple):
         place = torch.full((len(data.names),), -1)
         place[large] = torch.arange(len(large))
         own = Losses.of(losses.cpu(), place[groups], names=[data.names[k] for k in large.tolist()])
-        return Evaluation(float(losses.mean()), float(((outputs > 0) == (y > 0)).float().mean()), own)
+        return Evaluation(
+            float(losses.mean()), float(((outputs > 0) == (y > 0)).float().mean()), own
+        )
 
     @property
     def worst(self) -> float:
         return float(self.losses.mean.max())
 
     def band(self) -> tuple[float, float]:
-        """95 % for the largest loss of all these groups, whichever it is: intervals that hold for all at once."""
+        """95 % for the largest loss of all these groups, whichever it is: intervals that hold for
+        all at once."""
         z = NormalDist().inv_cdf(1 - 0.025 / len(self.losses.names))
         error = z * self.losses.errors()[0]
         return float((self.losses.mean - error).max()), float((self.losses.mean + error).max())
@@ -191,9 +216,10 @@ class Evaluation(NamedTuple):
         clearly = sum(one.low > bound for one in found if one.low is not None)
         low, high = self.band()
         return (
-            f"loss {self.loss:.4f}, accuracy {self.accuracy:.2%}, worst group {self.worst:.4f} "
-            f"[{found[at].low:.4f}, {found[at].high:.4f}] ({self.losses.names[at]}; all groups at once [{low:.4f}, "
-            f"{high:.4f}]), over {bound:g}: {over} of {len(found)} groups, {clearly} with their interval"
+            f"loss {self.loss:.4f}, accuracy {self.accuracy:.2%}, worst group {self.worst:.4f}"
+            f" [{found[at].low:.4f}, {found[at].high:.4f}] ({self.losses.names[at]}; all groups at"
+            f" once [{low:.4f}, {high:.4f}]), over {bound:g}: {over} of {len(found)} groups,"
+            f" {clearly} with their interval"
         )
 
 
@@ -214,7 +240,9 @@ def chosen(data: Census, what: str, settings: Settings, by: Callable[[Evaluation
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, help="otherwise chosen on validation data; without a GPU 20")
+    parser.add_argument(
+        "--steps", type=int, help="otherwise chosen on validation data; without a GPU 20"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--prepare", metavar="FILE.npz")
@@ -228,12 +256,17 @@ def main() -> None:
     data = Census.of(columns_of(options.prepared), device)
     size = sum(p.numel() for p in Network(data.levels).parameters())
     where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    print(f"{len(data.y):,} examples, {len(data.names):,} groups, {size:,} parameters, {where}", flush=True)
+    print(
+        f"{len(data.y):,} examples, {len(data.names):,} groups, {size:,} parameters, {where}",
+        flush=True,
+    )
     trained(data, erm, 20, 0)  # warm up
 
     steps = options.steps or (None if device.type == "cuda" else STEPS_WITHOUT_GPU)
     if steps is None:
-        steps = int(chosen(data, "ERM, steps", {str(n): (erm, n) for n in STEPS}, lambda found: found.loss))
+        steps = int(
+            chosen(data, "ERM, steps", {str(n): (erm, n) for n in STEPS}, lambda found: found.loss)
+        )
     grid = {(bound, eta): constrained(bound, eta) for bound in BOUNDS for eta in DUAL_STEPS}
     tried = {f"bound {bound:g}, eta {eta:g}": (made, steps) for (bound, eta), made in grid.items()}
     ours = chosen(data, "Constrained", tried, lambda found: found.worst)
@@ -241,7 +274,11 @@ def main() -> None:
     weighted = {f"step {step:g}": (group_dro(step), steps) for step in DRO_STEPS}
     dro = chosen(data, "group DRO", weighted, lambda found: found.worst)
 
-    contestants = {"ERM": erm, f"Constrained, {ours}": tried[ours][0], f"group DRO, {dro}": weighted[dro][0]}
+    contestants = {
+        "ERM": erm,
+        f"Constrained, {ours}": tried[ours][0],
+        f"group DRO, {dro}": weighted[dro][0],
+    }
     print(f"{steps} steps of {BATCH}; held-out data:")
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in contestants}
     for seed in range(1, 1 + options.seeds):
@@ -249,12 +286,18 @@ def main() -> None:
             model, seconds = trained(data, made, steps, seed)
             evaluation = Evaluation.of(model, data, data.parts[2])
             found[name].append((evaluation.loss, evaluation.worst, seconds))
-            print(f"seed {seed}, {name}: {evaluation.describe(bound)}; {seconds / 60:.2f} minutes", flush=True)
+            print(
+                f"seed {seed}, {name}: {evaluation.describe(bound)}; {seconds / 60:.2f} minutes",
+                flush=True,
+            )
     plain = np.mean(found["ERM"], 0)[2]
     for name, rows in found.items():
         loss, worst, seconds = np.mean(rows, 0)
         took = f"{seconds / steps * 1e3:.2f} ms a step, {seconds / plain:.2f} of ERM"
-        print(f"mean of {options.seeds} seeds, {name}: loss {loss:.4f}, worst group {worst:.4f}, {took}")
+        print(
+            f"mean of {options.seeds} seeds, {name}: loss {loss:.4f}, worst group {worst:.4f},"
+            f" {took}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,22 +1,25 @@
-"""Is the certified choice wrong as rarely as it says? Models fixed, 400 calibration samples a setting.
+"""Is the certified choice wrong as rarely as it says? Models fixed, 400 calibration samples a
+setting.
 
     OMP_NUM_THREADS=1 python benchmarks/certified_choice.py [--redraws 400] [--seed 0]
 
-Census tables OK, VA, KS and AL. A logistic model on one-hot columns without the group is cross-fitted to 6,000
-examples, and its corrections are chosen on their out-of-fold scores, as `FairPostprocessor` does. The other examples
-are the population, in which the gap of every candidate is known. Calibration samples are drawn from it with
-replacement, and each goes through `certify`.
+Census tables OK, VA, KS and AL. A logistic model on one-hot columns without the group is
+cross-fitted to 6,000 examples, and its corrections are chosen on their out-of-fold scores, as
+`FairPostprocessor` does. The other examples are the population, in which the gap of every candidate
+is known. Calibration samples are drawn from it with replacement, and each goes through `certify`.
 
-- wrong: a candidate is certified whose gap in the population exceeds the bound. The path is made for the gap of the
-  uncorrected model, its last candidate; the candidate in question is the first from the middle on whose gap is above
-  all before it and above 2.5 standard errors of the sample, else the last (below 1.6 nothing is ever certified). Where
-  "just", the bound is .1 % below its gap, and the sequence starts one before it, the least favourable case: started
-  near no gap, it ends there, on the other side, in most samples in which the violating one would pass. Where "between",
-  the bound is halfway to the largest gap before, and the path is whole. At most 5 % over all, 8.5 % in each, or exit 1.
+- wrong: a candidate is certified whose gap in the population exceeds the bound. The path is made
+  for the gap of the uncorrected model, its last candidate; the candidate in question is the first
+  from the middle on whose gap is above all before it and above 2.5 standard errors of the sample,
+  else the last (below 1.6 nothing is ever certified). Where "just", the bound is .1 % below its
+  gap, and the sequence starts one before it, the least favourable case: started near no gap, it
+  ends there, on the other side, in most samples in which the violating one would pass. Where
+  "between", the bound is halfway to the largest gap before, and the path is whole. At most 5 % over
+  all, 8.5 % in each, or exit 1.
 Five settings of the 20 have five groups (races).
-- certified at bounds .05 and .1 (half as many redraws): the path is made for the bound and ends where a fit would end
-  it. Beside it how often an exactly fair model is certified: the scores of the uncorrected model, dealt to the groups
-  at random.
+- certified at bounds .05 and .1 (half as many redraws): the path is made for the bound and ends
+  where a fit would end it. Beside it how often an exactly fair model is certified: the scores of
+  the uncorrected model, dealt to the groups at random.
 """
 
 from __future__ import annotations
@@ -42,12 +45,17 @@ from fairbound.data import load
 from fairbound.integrations.sklearn import corrections
 from fairbound.integrations.sklearn.certification import certify
 from fairbound.integrations.sklearn.corrections import CellMeans, Correction, Evaluated, Scores
-from fairbound.integrations.sklearn.cross_fitting import CrossFitted, cross_fit_estimator, stratified_folds
+from fairbound.integrations.sklearn.cross_fitting import (
+    CrossFitted,
+    cross_fit_estimator,
+    stratified_folds,
+)
 from fairbound.integrations.sklearn.membership import fit_membership
 from fairbound.integrations.sklearn.selection import correction_path, margins
 
 OVERALL, LARGEST, LEVEL = 0.05, 0.085, 0.95
-HAIR, CERTIFIABLE = 1.001, 2.5  # by how much a bound is just violated; standard errors of a gap that can be certified
+# by how much a bound is just violated; standard errors of a gap that can be certified
+HAIR, CERTIFIABLE = 1.001, 2.5
 TRAINED, FOLDS = 6_000, 3
 STATES = ("OK", "VA", "KS", "AL")
 NOTIONS = {
@@ -72,8 +80,10 @@ SETTINGS = [  # state, notion, examples, where the bound lies
     ("VA", "races", LARGE, "between"),
 ]
 BOUNDS = (0.05, 0.1)  # of the second table
-RACES = {1: 0, 2: 1, 6: 2, 8: 3, 9: 4}  # by RAC1P: white, black, Asian, other, several; the rest counts as other
-MARITAL = np.array([0, 0, 1, 1, 1, 2])  # by MAR: married; widowed, divorced or separated; never married
+# by RAC1P: white, black, Asian, other, several; the rest counts as other
+RACES = {1: 0, 2: 1, 6: 2, 8: 3, 9: 4}
+# by MAR: married; widowed, divorced or separated; never married
+MARITAL = np.array([0, 0, 1, 1, 1, 2])
 Rows = NDArray[np.int64]
 Shares = tuple[float, float]  # of the redraws: something is certified, and it violates the bound
 
@@ -103,14 +113,19 @@ class Fixed:
         return [correction for _, correction in correction_path(means, margin, lowest=0.0)][::-1]
 
     def drawn(self, n: int, rng: np.random.Generator, fair: bool = False) -> Scores:
-        """A sample; `fair`: with scores of other examples, so that what is compared has no gap in the population."""
+        """A sample; `fair`: with scores of other examples, so that what is compared has no gap in
+        the population."""
         everyone, labels = self.population, self.population.labels.numpy()
         rows = rng.integers(0, len(labels), n)
         others = rng.integers(0, len(labels), n) if fair else rows
-        for label in (0, 1) if fair and self.notion == "opportunity" else ():  # groups are compared within a label
+        # groups are compared within a label
+        for label in (0, 1) if fair and self.notion == "opportunity" else ():
             same = labels[rows] == label
             others[same] = rng.choice(np.flatnonzero(labels == label), same.sum())
-        ratios, groups = tuple(ratio[others] for ratio in everyone.ratios), {"group": everyone.groups["group"][rows]}
+        ratios, groups = (
+            tuple(ratio[others] for ratio in everyone.ratios),
+            {"group": everyone.groups["group"][rows]},
+        )
         return Scores(everyone.logits[others], ratios, everyone.labels[others], groups, None)
 
 
@@ -129,13 +144,20 @@ def fixed(state: str, notion: str) -> Fixed:
     group = MARITAL[table.columns[by]] if by == "MAR" else (table.columns[by] != 1).astype(np.int64)
     if notion == "races":
         group = np.array([RACES.get(int(code), 3) for code in table.columns[by]])
-    names: tuple[str, ...] = ("married", "once married", "never married") if by == "MAR" else (f"{by} 1", "others")
+    names: tuple[str, ...] = (
+        ("married", "once married", "never married") if by == "MAR" else (f"{by} 1", "others")
+    )
     names = ("white", "black", "asian", "other", "several") if notion == "races" else names
     used = [name for name in table.features if name != by]
-    X, y = np.stack([table.columns[name] for name in used], 1), table.columns[table.label].astype(np.int64)
+    X, y = (
+        np.stack([table.columns[name] for name in used], 1),
+        table.columns[table.label].astype(np.int64),
+    )
     train, rest = np.split(np.random.default_rng(0).permutation(len(y)), [TRAINED])
     codes = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=10)
-    encoded = make_column_transformer((StandardScaler(), [used.index("AGEP"), used.index("WKHP")]), remainder=codes)
+    encoded = make_column_transformer(
+        (StandardScaler(), [used.index("AGEP"), used.index("WKHP")]), remainder=codes
+    )
     model = make_pipeline(encoded, LogisticRegression(max_iter=300))
     fold = stratified_folds(group[train] * 2 + y[train], FOLDS, seed=0)
 
@@ -149,22 +171,37 @@ def fixed(state: str, notion: str) -> Fixed:
     membership, inside = fit_membership(CellMeans(own, plain), 2, cross_fit)
 
     def scores(logits: Tensor, of_groups: dict[str, Tensor], rows: Rows) -> Scores:
-        return Scores(logits, membership.ratios(logits, of_groups, {}), labels[rows], {"group": groups[rows]}, None)
+        return Scores(
+            logits,
+            membership.ratios(logits, of_groups, {}),
+            labels[rows],
+            {"group": groups[rows]},
+            None,
+        )
 
     outside = membership.group_logits(X[rest])
-    known, held_out = scores(fitted.out_of_fold, inside, train), scores(fitted.model.logits(X[rest]), outside, rest)
+    known, held_out = (
+        scores(fitted.out_of_fold, inside, train),
+        scores(fitted.model.logits(X[rest]), outside, rest),
+    )
     return Fixed(f"{state} {by}", notion, names, known, held_out)
 
 
 @cache
 def whole_path(of: Fixed) -> list[Correction]:
-    return [*of.path(float(evaluate(of.uncorrected(0.0), of.out_of_fold).c.max())), of.uncorrected(0.0)]
+    return [
+        *of.path(float(evaluate(of.uncorrected(0.0), of.out_of_fold).c.max())),
+        of.uncorrected(0.0),
+    ]
 
 
 def candidates_at(of: Fixed, n: int, where: str) -> tuple[float, list[Correction]]:
     """A bound, and the candidates with it, one of which is the first to violate it."""
     plain, path = of.uncorrected(0.0), whole_path(of)
-    gaps = [float(evaluate(replace(one, constraints=plain.constraints), of.population).c.max()) for one in path]
+    gaps = [
+        float(evaluate(replace(one, constraints=plain.constraints), of.population).c.max())
+        for one in path
+    ]
     errors = unshrunk(CellMeans(plain.constraints, of.population)).standard_errors()
     errors = errors * (len(of.population.labels) / n) ** 0.5
     later, enough = range(len(path) // 2, len(path)), CERTIFIABLE * float(errors.max())
@@ -174,8 +211,13 @@ def candidates_at(of: Fixed, n: int, where: str) -> tuple[float, list[Correction
     return bound, [replace(one, constraints=(of.constraint(bound),)) for one in tested]
 
 
-def measured(of: Fixed, path: list[Correction], n: int, times: int, seed: int, fair: bool = False) -> Shares:
-    rng, violating = np.random.default_rng(seed), [evaluate(one, of.population).violation > 0 for one in path]
+def measured(
+    of: Fixed, path: list[Correction], n: int, times: int, seed: int, fair: bool = False
+) -> Shares:
+    rng, violating = (
+        np.random.default_rng(seed),
+        [evaluate(one, of.population).violation > 0 for one in path],
+    )
     samples = (of.drawn(n, rng, fair) for _ in range(times))
     found = [certify([(one, drawn) for one in path], LEVEL).chosen for drawn in samples]
     chosen = [one for one in found if one is not None]
@@ -183,7 +225,9 @@ def measured(of: Fixed, path: list[Correction], n: int, times: int, seed: int, f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--redraws", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
     asked = parser.parse_args()
@@ -194,7 +238,10 @@ def main() -> None:
     except FileNotFoundError as absent:
         print(f"skipped: {absent}")
         return
-    print(f"{'table':<9} {'notion':<12} {'examples':>8} {'bound':>7} {'violated':<9} {'wrong':>6} {'certified':>10}")
+    print(
+        f"{'table':<9} {'notion':<12} {'examples':>8} {'bound':>7} {'violated':<9} {'wrong':>6}"
+        f" {'certified':>10}"
+    )
     wrong: dict[str, list[float]] = {"just": [], "between": []}
     settings = [(models[state, notion], n, where) for state, notion, n, where in SETTINGS]
     for i, (of, n, where) in enumerate(settings):
@@ -208,12 +255,17 @@ def main() -> None:
     for i, (of, bound) in enumerate((of, bound) for of in models.values() for bound in BOUNDS):
         seed = asked.seed + 100 + 2 * i
         certified, share = measured(of, of.path(bound), LARGE, asked.redraws // 2, seed)
-        fair, _ = measured(of, [of.uncorrected(bound)], LARGE, asked.redraws // 2, seed + 1, fair=True)
+        fair, _ = measured(
+            of, [of.uncorrected(bound)], LARGE, asked.redraws // 2, seed + 1, fair=True
+        )
         shares = f"{share:>6.3f} {certified:>10.3f} {fair:>6.3f}"
         print(f"{of.name:<9} {of.notion:<12} {bound:>5.2f} {shares}", flush=True)
     every = wrong["just"] + wrong["between"]
     overall, largest = float(np.mean(every)), max(every)
-    print(f"\nwrong, over all {len(every)} settings: {overall:.4f} (<= {OVERALL}); just: {np.mean(wrong['just']):.4f}")
+    print(
+        f"\nwrong, over all {len(every)} settings: {overall:.4f} (<= {OVERALL}); just:"
+        f" {np.mean(wrong['just']):.4f}"
+    )
     print(f"wrong, largest of a setting: {largest:.4f} (<= {LARGEST})")
     print(f"{asked.redraws} redraws a setting, {time.process_time() - start:.0f} s of CPU time")
     missed = overall > OVERALL or largest > LARGEST

@@ -1,13 +1,16 @@
-"""Default settings over the scales of the constraints and of the objective, on problems P1 to P5 with known solutions.
+"""Default settings over the scales of the constraints and of the objective, on problems P1 to P5
+with known solutions.
 
     OMP_NUM_THREADS=1 python benchmarks/defaults.py [--steps 10000] [--noisy]
 
-Prints, for the settings before and now, the error |x - x*| / |x_0 - x*| of the mean of the last half of the steps, with
-its largest violation in units of the unscaled constraint, for every problem (n = 10) and every scale:
-c is multiplied by .1, 1, 10 or 50, or f is, and then the primal step is divided by that factor, as anyone's learning
-rate is. With --noisy, mini-batches of 4 (noise .5 on grad f and c, .2 on J, times the scale).
+Prints, for the settings before and now, the error |x - x*| / |x_0 - x*| of the mean of the last
+half of the steps, with its largest violation in units of the unscaled constraint, for every problem
+(n = 10) and every scale: c is multiplied by .1, 1, 10 or 50, or f is, and then the primal step is
+divided by that factor, as anyone's learning rate is. With --noisy, mini-batches of 4 (noise .5 on
+grad f and c, .2 on J, times the scale).
 
-No constant serves all of these scales. The defaults were chosen from some thirty settings on these very problems.
+No constant serves all of these scales. The defaults were chosen from some thirty settings on these
+very problems.
 """
 
 from __future__ import annotations
@@ -71,33 +74,56 @@ def known_problems() -> list[Known]:
 
     def p5(x: Tensor) -> Values:
         worst = (torch.arange(N) == x.argmax()).to(F64)
-        return Values((x - a5).abs().sum(), torch.sign(x - a5), (worst @ x - 0.5)[None], worst[None])
+        return Values(
+            (x - a5).abs().sum(), torch.sign(x - a5), (worst @ x - 0.5)[None], worst[None]
+        )
 
     zero = torch.zeros(N, dtype=F64)
     return [
-        Known("P1", 3, lambda x: Values(0.5 * (x - a1) @ (x - a1), x - a1, A @ x - b1, A), zero, x1, y1),
         Known(
-            "P2", 1,
-            lambda x: Values(2 * unit @ x, 2 * unit, 0.5 * (x @ x - 1)[None], x[None]), zero, -unit, numbers(2),
+            "P1",
+            3,
+            lambda x: Values(0.5 * (x - a1) @ (x - a1), x - a1, A @ x - b1, A),
+            zero,
+            x1,
+            y1,
         ),
         Known(
-            "P3", 1,
-            lambda x: Values(0.5 * (x - a3) @ (x - a3), x - a3, 0.5 * (1 - x @ x)[None], -x[None]), a3 + 0.1, unit,
+            "P2",
+            1,
+            lambda x: Values(2 * unit @ x, 2 * unit, 0.5 * (x @ x - 1)[None], x[None]),
+            zero,
+            -unit,
+            numbers(2),
+        ),
+        Known(
+            "P3",
+            1,
+            lambda x: Values(0.5 * (x - a3) @ (x - a3), x - a3, 0.5 * (1 - x @ x)[None], -x[None]),
+            a3 + 0.1,
+            unit,
             numbers(0.6),
         ),
         Known(
-            "P4", 2,
+            "P4",
+            2,
             lambda x: Values(
-                0.5 * (Q * x) @ x, Q * x, torch.cat([ends @ x - 1, -ends @ x - 1]), torch.cat([ends, -ends])
+                0.5 * (Q * x) @ x,
+                Q * x,
+                torch.cat([ends @ x - 1, -ends @ x - 1]),
+                torch.cat([ends, -ends]),
             ),
-            start4, ends[0], numbers(1, 0),
+            start4,
+            ends[0],
+            numbers(1, 0),
         ),
         Known("P5", 1, p5, zero, a5.clamp(max=0.5), numbers(3)),
-    ]  # fmt: skip
+    ]
 
 
 def sample(problem: Known, scale_f: Tensor, scale_c: Tensor, noise: Tensor) -> Sample:
-    """The problem times its scales; `noise` (n + m + m n,) is that of one mini-batch, normal, sd 1 / sqrt(its size)."""
+    """The problem times its scales; `noise` (n + m + m n,) is that of one mini-batch, normal, sd 1
+    / sqrt(its size)."""
     of_g, of_c, of_J = noise.split([N, problem.m, problem.m * N])
     Z = 0.2 * of_J.reshape(problem.m, N)
 
@@ -114,15 +140,21 @@ def cases() -> list[tuple[float, float]]:
     return [(1.0, scale) for scale in SCALES] + [(scale, 1.0) for scale in SCALES if scale != 1.0]
 
 
-def solve(problem: Known, methods: list[Algorithm[Any]], steps: int, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
+def solve(
+    problem: Known, methods: list[Algorithm[Any]], steps: int, sizes: Sequence[float]
+) -> tuple[Tensor, Tensor]:
     """Errors and violations (methods, sizes of the noise, cases) of the mean of the last half.
 
     All methods are of one class.
     """
     grid = [(method, f, c, size) for method in methods for size in sizes for f, c in cases()]
     tables = [numbers_of(method) for method, *_ in grid]
-    numbers = {name: torch.tensor([table[name] for table in tables], dtype=F64) for name in tables[0]}
-    scale_f, scale_c, size = (torch.tensor([case[i] for case in grid], dtype=F64) for i in (1, 2, 3))
+    numbers = {
+        name: torch.tensor([table[name] for table in tables], dtype=F64) for name in tables[0]
+    }
+    scale_f, scale_c, size = (
+        torch.tensor([case[i] for case in grid], dtype=F64) for i in (1, 2, 3)
+    )
     numbers["tau"] = numbers["tau"] / scale_f
     width = N + problem.m + problem.m * N
     generator = torch.Generator().manual_seed(1)
@@ -132,10 +164,18 @@ def solve(problem: Known, methods: list[Algorithm[Any]], steps: int, sizes: Sequ
 
     def begin(own: dict[str, Tensor], f: Tensor, c: Tensor, size: Tensor, noise: Tensor) -> Any:
         x = problem.start
-        return with_hyperparams(methods[0], own).init(x, problem.m, sample(problem, f, c, size * noise)(x))
+        return with_hyperparams(methods[0], own).init(
+            x, problem.m, sample(problem, f, c, size * noise)(x)
+        )
 
     def step(
-        x: Tensor, state: Any, own: dict[str, Tensor], f: Tensor, c: Tensor, size: Tensor, noises: list[Tensor]
+        x: Tensor,
+        state: Any,
+        own: dict[str, Tensor],
+        f: Tensor,
+        c: Tensor,
+        size: Tensor,
+        noises: list[Tensor],
     ) -> Any:
         d, new = with_hyperparams(methods[0], own).update(
             x, state, Draw.of(*(sample(problem, f, c, size * noise) for noise in noises))
@@ -158,7 +198,10 @@ def solve(problem: Known, methods: list[Algorithm[Any]], steps: int, sizes: Sequ
 SETTINGS: dict[str, dict[str, Algorithm[Any]]] = {
     "DescentAscent": {"before": DescentAscent(tau=0.05, eta=0.005), "now": DescentAscent()},
     "Penalty": {"before": Penalty(tau=0.05, weight=0.4), "now": Penalty()},
-    "SSLALM": {"before": SSLALM(tau=0.01, eta=0.05, rho=1.0, mu=2.0, beta=0.5, y_max=10.0), "now": SSLALM()},
+    "SSLALM": {
+        "before": SSLALM(tau=0.01, eta=0.05, rho=1.0, mu=2.0, beta=0.5, y_max=10.0),
+        "now": SSLALM(),
+    },
     # "before" are the settings of the methods' papers
     "PHRALM": {"before": PHRALM(tau=0.05, eta=0.05, rho=1.0), "now": PHRALM()},
     "NuPI": {"before": NuPI(tau=0.05, eta=0.05, kp=0.5), "now": NuPI()},
@@ -174,12 +217,19 @@ def table(steps: int, noisy: bool) -> Iterator[str]:
             found = solve(problem, list(settings.values()), steps, [0.5 if noisy else 0.0])
             errors, violations = (one.squeeze(1) for one in found)
             for label, error, violation in zip(settings, errors, violations, strict=True):
-                cells = [f"{e:8.3f} ({v:.2f})" for e, v in zip(error.tolist(), violation.tolist(), strict=True)]
-                yield f"{name:<16} {problem.name} {label:<8}" + "".join(f"{cell:>14}" for cell in cells)
+                cells = [
+                    f"{e:8.3f} ({v:.2f})"
+                    for e, v in zip(error.tolist(), violation.tolist(), strict=True)
+                ]
+                yield f"{name:<16} {problem.name} {label:<8}" + "".join(
+                    f"{cell:>14}" for cell in cells
+                )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--noisy", action="store_true")
     options = parser.parse_args()

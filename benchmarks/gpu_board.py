@@ -1,10 +1,12 @@
-"""Problems without a known answer with all methods on a GPU, and from which size a worker with a GPU takes a task.
+"""Problems without a known answer with all methods on a GPU, and from which size a worker with a
+GPU takes a task.
 
-    python benchmarks/gpu_board.py --rule              # a step of stacks of 5 to 1,000 runs on both: where the GPU pays
-    python benchmarks/gpu_board.py --minutes 8         # their tasks, on the GPU where their problem can be moved
+    python benchmarks/gpu_board.py --rule              # a step of stacks of 5 to 1,000 runs on
+    both: where the GPU pays python benchmarks/gpu_board.py --minutes 8         # their tasks, on
+    the GPU where their problem can be moved
 
-Needs torch, numpy, scipy, pandas, scikit-learn and pydantic; nothing is stored. A task that is not reached within the
-minutes is counted and said.
+Needs torch, numpy, scipy, pandas, scikit-learn and pydantic; nothing is stored. A task that is not
+reached within the minutes is counted and said.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ class Nowhere:
 
     def put_many(self, results: list[StoredResult]) -> list[str]:
         self.device = str(results[0].made.get("kind", "cpu"))
-        self.failure = str(results[0].tables["failure"]["sentence"][0]) if "failure" in results[0].tables else ""
+        self.failure = (
+            str(results[0].tables["failure"]["sentence"][0])
+            if "failure" in results[0].tables
+            else ""
+        )
         return []
 
     def checkpoint(self, key: str) -> Path:
@@ -53,12 +59,20 @@ def timed(task: Task) -> tuple[str, str, str, str, float]:
     logging.getLogger("fairbound").setLevel(logging.ERROR)
     sink, start = Nowhere(), time.perf_counter()
     task.complete(sink, lambda share: None)
-    return task.problem, task.entries[0].name, sink.device, sink.failure, time.perf_counter() - start
+    return (
+        task.problem,
+        task.entries[0].name,
+        sink.device,
+        sink.failure,
+        time.perf_counter() - start,
+    )
 
 
 def problems(minutes: float, processes: int, steps: int | None, device: str) -> None:
     """All tasks of these problems, the longest first, in so many processes that share the GPU."""
-    solve = [name for name in names() if load(name).on_board and load(name).family != "known answers"]
+    solve = [
+        name for name in names() if load(name).on_board and load(name).family != "known answers"
+    ]
     tasks = [
         Task(name, (entry,), tuple(Run(0, seed) for seed in range(5)), "solve", limit=steps)
         for name in solve
@@ -81,33 +95,47 @@ def problems(minutes: float, processes: int, steps: int | None, device: str) -> 
             process.kill()
     by = {kind: [one for one in found if one[2] == kind] for kind in ("cuda", "cpu")}
     print(
-        f"{len(found)} of {len(tasks)} tasks ({len(solve)} problems x {len(OURS)} methods) in {whole / 60:.1f} minutes"
+        f"{len(found)} of {len(tasks)} tasks ({len(solve)} problems x {len(OURS)} methods) in"
+        f" {whole / 60:.1f} minutes"
     )
     for kind, some in by.items():
         print(
-            f"  on {kind}: {len(some)} tasks, {sum(one[-1] for one in some) / 60:.1f} minutes of {processes} processes"
+            f"  on {kind}: {len(some)} tasks, {sum(one[-1] for one in some) / 60:.1f} minutes of"
+            f" {processes} processes"
         )
     for problem, method, kind, failure, seconds in sorted(found, key=lambda one: -one[-1])[:12]:
         print(f"  {seconds:7.1f} s {kind:4} {problem}: {method} {failure}")
 
 
 def rule(steps: int) -> None:
-    """Milliseconds of a step of so many runs: on a CPU's core, on the GPU, and there compiled as one CUDA graph."""
-    cases = (("SSL-ALM", "income-ok-race"), ("SSL-ALM", "digits-parity"), ("Tracked SQP", "income-ok-race"))
+    """Milliseconds of a step of so many runs: on a CPU's core, on the GPU, and there compiled as
+    one CUDA graph."""
+    cases = (
+        ("SSL-ALM", "income-ok-race"),
+        ("SSL-ALM", "digits-parity"),
+        ("Tracked SQP", "income-ok-race"),
+    )
     for method, problem in cases:
         entry = next(one for one in OURS if one.name == method)
         task = Task(problem, (entry,), (Run(0, 0),), "solve")
         n, examples = task.built().starts([0]).shape[1], task.examples_per_step
-        print(f"{problem}, {method}: {n} parameters, {examples:g} examples a step and run, {task.steps} steps")
+        print(
+            f"{problem}, {method}: {n} parameters, {examples:g} examples a step and run,"
+            f" {task.steps} steps"
+        )
         print("  runs      CPU      GPU   compiled, ms a step (and s to compile)")
         for runs in RUNS if method == "SSL-ALM" else RUNS[:3]:
             shown = [step_seconds(task, runs, "cpu", False, max(3, steps // (1 + runs // 100)))]
-            shown += [step_seconds(task, runs, "cuda", compiled, steps) for compiled in (False, True)]
+            shown += [
+                step_seconds(task, runs, "cuda", compiled, steps) for compiled in (False, True)
+            ]
             times = " ".join(f"{1000 * one:8.2f}" for one, _ in shown)
             print(f"{runs:6} {times} ({shown[-1][1]:.0f} s)", flush=True)
 
 
-def step_seconds(task: Task, runs: int, device: str, compiled: bool, steps: int) -> tuple[float, float]:
+def step_seconds(
+    task: Task, runs: int, device: str, compiled: bool, steps: int
+) -> tuple[float, float]:
     """Seconds of a step, and of compiling it."""
     instance = task.built() if device == "cpu" else task.built().to(device)
     samplers = [instance.sampler(i, i) for i in range(runs)]
@@ -115,7 +143,14 @@ def step_seconds(task: Task, runs: int, device: str, compiled: bool, steps: int)
     spent = []
     for count in (3, steps):  # the first compiles
         start = time.perf_counter()
-        going = run(instance.problem, methods, samplers, instance.starts(range(runs)), count, compile=compiled)
+        going = run(
+            instance.problem,
+            methods,
+            samplers,
+            instance.starts(range(runs)),
+            count,
+            compile=compiled,
+        )
         going.result()
         torch.cuda.synchronize()
         spent.append((time.perf_counter() - start, going.compiling))

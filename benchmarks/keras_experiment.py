@@ -1,12 +1,14 @@
 """Experiment 1 (income in Oklahoma, bound .005) through a Keras model, beside the same in torch.
 
-    python benchmarks/keras_experiment.py [--seeds 2] [--data FOLDER]       in the environment of `make test-keras`
+    python benchmarks/keras_experiment.py [--seeds 2] [--data FOLDER]       in the environment of
+    `make test-keras`
 
-The methods of the paper's Table 4, each as long as in `fairbound reproduce`; some six minutes of one core. The Keras
-network starts from the weights of the torch one and sees the same rows, so a run follows its twin of the same seed
-until rounding drives them apart: where it flips a branch of SSw, the run is another draw of the same kind. The torch
-table has ten runs a row. Exits 1 where the mean over the Keras runs is further than one standard deviation of the torch
-table both from the twins and from the table.
+The methods of the paper's Table 4, each as long as in `fairbound reproduce`; some six minutes of
+one core. The Keras network starts from the weights of the torch one and sees the same rows, so a
+run follows its twin of the same seed until rounding drives them apart: where it flips a branch of
+SSw, the run is another draw of the same kind. The torch table has ten runs a row. Exits 1 where the
+mean over the Keras runs is further than one standard deviation of the torch table both from the
+twins and from the table.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ from fairbound.benchmark.store import Store
 from fairbound.benchmark.study import load
 from fairbound.integrations.keras import make_functional
 
-ENTRIES = ("SGD", "SGD-Fairret", "SSL-ALM", "ALM", "SSw", "Ghost, rho 0.1")  # of the paper's Table 4
+# of the paper's Table 4
+ENTRIES = ("SGD", "SGD-Fairret", "SSL-ALM", "ALM", "SSw", "Ghost, rho 0.1")
 PARTS, QUANTITIES = ("train", "test"), ("loss", "gap")
 ROUNDING = 5e-4  # half of the last digit that tables show: a spread below it is no measure
 
 
 class InTorchOrder:
-    """A Keras network as a function of the torch network's flat weights: torch keeps a layer's matrix transposed."""
+    """A Keras network as a function of the torch network's flat weights: torch keeps a layer's
+    matrix transposed."""
 
     stacks = False
 
@@ -53,7 +57,9 @@ class InTorchOrder:
             shape = tuple(variable.shape)
             size = torch.Size(shape).numel()
             if len(shape) == 2:
-                place[start : start + size] = start + torch.arange(size).view(shape[1], shape[0]).t().flatten()
+                place[start : start + size] = (
+                    start + torch.arange(size).view(shape[1], shape[0]).t().flatten()
+                )
             start += size
         self.place = place
 
@@ -68,7 +74,9 @@ def on_keras(instance: Instance, hidden: tuple[int, ...]) -> Instance:
     layers = [dense(width, "relu") for width in hidden]
     forward = InTorchOrder(keras.Sequential([keras.Input((inputs,)), *layers, dense(1)]))
     x, few = instance.starts([0])[0], instance.problem.data.X[:100]
-    assert torch.allclose(forward(x, few), instance.problem.forward(x, few), atol=1e-5), "not the same network"
+    assert torch.allclose(forward(x, few), instance.problem.forward(x, few), atol=1e-5), (
+        "not the same network"
+    )
     return replace(
         instance,
         problem=replace(instance.problem, forward=forward),
@@ -79,7 +87,9 @@ def on_keras(instance: Instance, hidden: tuple[int, ...]) -> Instance:
 def summaries(plan: Plan, store: Store, seeds: int) -> dict[str, Any]:
     """By part, over the first seeds: `Results.summary`."""
     found = Results.read(plan.stored(store), store)
-    some = {entry: [one for one in runs if one.run.seed < seeds] for entry, runs in found.runs.items()}
+    some = {
+        entry: [one for one in runs if one.run.seed < seeds] for entry, runs in found.runs.items()
+    }
     return {part: replace(found, runs=some).summary(part) for part in PARTS}
 
 
@@ -92,7 +102,10 @@ def main() -> int:
     whole = load("paper-ok-race").with_entries((), only=ENTRIES).on(folder=asked.data)
     plan, short = Plan(whole), Plan(replace(whole, seeds=asked.seeds))
     assert whole.problem is not None
-    print(f"{plan._built.source}; Keras on {keras.backend.backend()}, {asked.seeds} runs an entry; torch 10")
+    print(
+        f"{plan._built.source}; Keras on {keras.backend.backend()}, {asked.seeds} runs an entry;"
+        " torch 10"
+    )
     with tempfile.TemporaryDirectory() as folder:
         stores = Store(Path(folder) / "torch"), Store(Path(folder) / "keras")
         seconds, start = [], perf_counter()
@@ -105,7 +118,10 @@ def main() -> int:
         seconds.append(perf_counter() - start)
         found = summaries(short, stores[1], asked.seeds)
     print(f"{seconds[0]:.0f} s in torch, {seconds[1]:.0f} s in Keras")
-    print(f"{'':16} {'part':5} {'':4} {'torch, 10 runs':>17} {'same seeds':>11} {'Keras':>8} {'deviations apart':>17}")
+    print(
+        f"{'':16} {'part':5} {'':4} {'torch, 10 runs':>17} {'same seeds':>11} {'Keras':>8}"
+        f" {'deviations apart':>17}"
+    )
     missed = 0
     for row, part in [(row, part) for row in found[PARTS[0]].index for part in PARTS]:
         for quantity in QUANTITIES:

@@ -1,7 +1,9 @@
-"""The methods as someone writes them by hand with tf.GradientTape, for benchmarks/keras_step.py to compare with.
+"""The methods as someone writes them by hand with tf.GradientTape, for benchmarks/keras_step.py to
+compare with.
 
-Each is one class with the equations of its file in fairbound/algorithms, on Keras variables, and `step` is traced as
-one `tf.function`. Ghost's is its gradients; nobody writes its subproblems by hand, so both sides call the same solver.
+Each is one class with the equations of its file in fairbound/algorithms, on Keras variables, and
+`step` is traced as one `tf.function`. Ghost's is its gradients; nobody writes its subproblems by
+hand, so both sides call the same solver.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from fairbound.algorithms._subproblems import ghost_direction
 class HandWritten:
     """A model, its data, and what the methods share."""
 
-    def __init__(self, model: Any, X: np.ndarray, y: np.ndarray, bound: float, slack: np.ndarray) -> None:
+    def __init__(
+        self, model: Any, X: np.ndarray, y: np.ndarray, bound: float, slack: np.ndarray
+    ) -> None:
         self.model, self.bound = model, tf.constant(bound, X.dtype)
         self.X, self.y = tf.constant(X), tf.constant(y)
         self.slack = slack  # where SSL-ALM starts
@@ -33,7 +37,9 @@ class HandWritten:
 
     def losses(self, rows: Any) -> Any:
         outputs = tf.squeeze(self.model(tf.gather(self.X, rows), training=True), -1)
-        return tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.gather(self.y, rows), logits=outputs)
+        return tf.nn.sigmoid_cross_entropy_with_logits(
+            labels=tf.gather(self.y, rows), logits=outputs
+        )
 
     def constraints(self, losses: Any) -> Any:
         """|loss of A - loss of B| <= bound, as two rows; the losses of A are the first half."""
@@ -48,7 +54,9 @@ class HandWritten:
         return tf.reduce_mean(losses[:own]), self.constraints(losses[own:])
 
     def weights(self) -> np.ndarray:
-        return np.concatenate([variable.numpy().ravel() for variable in self.model.trainable_variables])
+        return np.concatenate(
+            [variable.numpy().ravel() for variable in self.model.trainable_variables]
+        )
 
 
 class SGDHandWritten(HandWritten):
@@ -81,7 +89,14 @@ class SSLALMHandWritten(HandWritten):
         self.zx = [tf.Variable(variable) for variable in self.model.trainable_variables]
 
     def step(self, rows: Any, others: Any) -> None:
-        variables, tau, eta, rho, mu, beta = self.model.trainable_variables, 0.01, 0.05, 1.0, 2.0, 0.5
+        variables, tau, eta, rho, mu, beta = (
+            self.model.trainable_variables,
+            0.01,
+            0.05,
+            1.0,
+            2.0,
+            0.5,
+        )
         penalty = self.constraints(self.losses(others)) + self.s
         with tf.GradientTape() as tape:
             f, c = self.objective_and_constraints(rows)
@@ -132,19 +147,25 @@ class GhostHandWritten(HandWritten):
         self.traced = self.step  # the solver is no TensorFlow
 
     def derivatives(self, rows: Any) -> tuple[Any, Any, Any]:
-        """The objective's gradient (n,), the constraints, and the gradient of the gap, which both share."""
+        """The objective's gradient (n,), the constraints, and the gradient of the gap, which both
+        share."""
         variables = self.model.trainable_variables
         with tf.GradientTape(persistent=True) as tape:
             f, c = self.objective_and_constraints(rows)
             gap = c[0]
-        flat = [tf.concat([tf.reshape(part, [-1]) for part in tape.gradient(of, variables)], 0) for of in (f, gap)]
+        flat = [
+            tf.concat([tf.reshape(part, [-1]) for part in tape.gradient(of, variables)], 0)
+            for of in (f, gap)
+        ]
         return flat[0], c, flat[1]
 
     def step(self, *given: Any) -> None:
         *batches, weight = given
         found = [[torch.from_numpy(part.numpy()) for part in self.pieces(rows)] for rows in batches]
         g, c, slope = (torch.stack(parts) for parts in zip(*found, strict=True))
-        solved = ghost_direction(g, c, torch.stack([slope, -slope], 1), tau=1.0, beta=20.0, rho=0.1, lam=0.5)
+        solved = ghost_direction(
+            g, c, torch.stack([slope, -slope], 1), tau=1.0, beta=20.0, rho=0.1, lam=0.5
+        )
         single, full, odd, even = solved.d.numpy()
         d = self.alpha * (single + weight.numpy() * (full - (odd + even) / 2))
         start = 0

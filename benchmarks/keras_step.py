@@ -1,11 +1,14 @@
-"""A step of a Keras model on TensorFlow: ours, and the same method hand-written with tf.GradientTape.
+"""A step of a Keras model on TensorFlow: ours, and the same method hand-written with
+tf.GradientTape.
 
-    python benchmarks/keras_step.py          in the environment of `make test-keras`; about two minutes, one thread
+    python benchmarks/keras_step.py          in the environment of `make test-keras`; about two
+    minutes, one thread
 
-The 9-64-32-1 network of Experiment 1 with mini-batches of 8. The hand-written methods (keras_hand_written.py) are one
-`tf.function` each, and once more an eager tape, as loops are often written. They get their rows drawn beforehand, off
-the clock; ours draws its own. Ours and the `tf.function` start from the same weights, take the same rows and must end
-at the same weights: switching in float64, where rounding cannot flip its branch. CPU time, medians of alternating
+The 9-64-32-1 network of Experiment 1 with mini-batches of 8. The hand-written methods
+(keras_hand_written.py) are one `tf.function` each, and once more an eager tape, as loops are often
+written. They get their rows drawn beforehand, off the clock; ours draws its own. Ours and the
+`tf.function` start from the same weights, take the same rows and must end at the same weights:
+switching in float64, where rounding cannot flip its branch. CPU time, medians of alternating
 rounds, reported without a limit: the network is small. Exits 1 where the weights differ.
 """
 
@@ -49,7 +52,8 @@ from fairbound.integrations.keras import make_functional
 
 STEPS, EAGER_STEPS, ROUNDS = 400, 20, 7
 BATCH, ROWS, BOUND = 8, 14_333, 0.005
-SAME = 1e-3  # of the weights after all steps: rounding that meets a kink of ReLU grows from 1e-7 to some 1e-5
+# of the weights after all steps: rounding that meets a kink of ReLU grows from 1e-7 to some 1e-5
+SAME = 1e-3
 SEED = 1
 
 
@@ -88,25 +92,34 @@ def bce(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return binary_cross_entropy_with_logits(outputs, labels, reduction="none")
 
 
-# What the hand-written methods are given ------------------------------------------------------------------------------
+# What the hand-written methods are given ----------------------------------------------------------
 
 
-def drawn(sampler: Sampler, method: Algorithm[Any], steps: int, dtype: str) -> list[tuple[Any, ...]]:
-    """The arguments of every step: the rows of its mini-batches, and the number that a method draws beside them."""
+def drawn(
+    sampler: Sampler, method: Algorithm[Any], steps: int, dtype: str
+) -> list[tuple[Any, ...]]:
+    """The arguments of every step: the rows of its mini-batches, and the number that a method draws
+    beside them."""
     stack = SamplerStack([sampler], method.draws, method.batch_size_probs)
     if method.batch_size_probs is not None:
         return list(_of_random_size(stack, steps, dtype))
     blocks = [
         _rows(Batch(batch.objective[:, 0], batch.cells[:, 0]), evaluates)
-        for batch, evaluates in zip(stack.block(0, steps, method.evaluates), method.evaluates, strict=True)
+        for batch, evaluates in zip(
+            stack.block(0, steps, method.evaluates), method.evaluates, strict=True
+        )
     ]
-    coins = [stack.uniform(0, steps)[:, 0].numpy().astype(dtype)] * isinstance(method, SwitchingSubgradient)
+    coins = [stack.uniform(0, steps)[:, 0].numpy().astype(dtype)] * isinstance(
+        method, SwitchingSubgradient
+    )
     return list(zip(*blocks, *coins, strict=True))
 
 
 def _of_random_size(stack: SamplerStack, steps: int, dtype: str) -> Iterator[tuple[Any, ...]]:
     levels, weights = stack.levels(0, steps)
-    for k, (level, weight) in enumerate(zip(levels, weights[:, 0].numpy().astype(dtype), strict=True)):
+    for k, (level, weight) in enumerate(
+        zip(levels, weights[:, 0].numpy().astype(dtype), strict=True)
+    ):
         yield *(_rows(batch, "fc") for batch in stack.chunks(k, level).batches(0)), weight
 
 
@@ -115,7 +128,7 @@ def _rows(batch: Batch, evaluates: str) -> np.ndarray:
     return torch.cat(parts, -1).numpy()
 
 
-# Side by side ---------------------------------------------------------------------------------------------------------
+# Side by side -------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -132,7 +145,9 @@ class Contest:
         self.method, self.steps = method.ours, method.steps
         data = people(method.dtype)
         constraint = pairwise_loss_parity(2, bound=BOUND).bind(data.groups["group"])
-        self.sampler = Sampler(Split.all_train(ROWS), constraint.cells, BatchSpec(BATCH, BATCH), seed=SEED)
+        self.sampler = Sampler(
+            Split.all_train(ROWS), constraint.cells, BatchSpec(BATCH, BATCH), seed=SEED
+        )
         forward, self.x0 = make_functional(network(method.dtype))
         self.problem = Problem(forward, bce, constraint, data)
         self.given = drawn(self.sampler, method.ours, self.steps, method.dtype)
@@ -152,7 +167,8 @@ class Contest:
             self.hand_written(EAGER_STEPS)
 
     def difference(self) -> float:
-        """Between the ends of ours and of the hand-written one; to be asked first, as both start anew."""
+        """Between the ends of ours and of the hand-written one; to be asked first, as both start
+        anew."""
         ours = self.ours()
         self.hand_written(self.steps)
         return float(np.abs(ours.numpy() - self.hand.weights()).max())
@@ -179,16 +195,22 @@ def main() -> int:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     missed = 0
     print(
-        f"microseconds of CPU time a step, medians of {ROUNDS} alternating rounds; 9-64-32-1, mini-batches of {BATCH}"
+        f"microseconds of CPU time a step, medians of {ROUNDS} alternating rounds; 9-64-32-1,"
+        f" mini-batches of {BATCH}"
     )
-    print(f"{'':16} {'ours':>7} {'tf.function':>12} {'eager tape':>11} {'ours / tf.function':>19} {'difference':>11}")
+    print(
+        f"{'':16} {'ours':>7} {'tf.function':>12} {'eager tape':>11} {'ours / tf.function':>19}"
+        f" {'difference':>11}"
+    )
     for name, method in METHODS.items():
         contest = Contest(method)
         difference = contest.difference()
         times = contest.measured()
         ratio = times["ours"] / times["tf.function"]
         missed += difference > SAME
-        numbers = f"{times['ours']:>7.0f} {times['tf.function']:>12.0f} {times['eager tape']:>11.0f}"
+        numbers = (
+            f"{times['ours']:>7.0f} {times['tf.function']:>12.0f} {times['eager tape']:>11.0f}"
+        )
         print(f"{name:16} {numbers} {ratio:>19.2f} {difference:>11.1e}", flush=True)
     print(f"{missed} missed" if missed else "the same weights")
     return 1 if missed else 0

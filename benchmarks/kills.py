@@ -1,12 +1,14 @@
-"""kill -9 of the command, a worker or the scheduler at random moments: is a result lost, computed twice, or changed?
+"""kill -9 of the command, a worker or the scheduler at random moments: is a result lost, computed
+twice, or changed?
 
-    python benchmarks/kills.py                # 100 kills, two to four workers: half an hour on two cores
-    python benchmarks/kills.py --short        # the short form that the tests run: one kill of each, with a scheduler
+    python benchmarks/kills.py                # 100 kills, two to four workers: half an hour on two
+    cores python benchmarks/kills.py --short        # the short form that the tests run: one kill of
+    each, with a scheduler
 
-A third of the rounds run `fairbound run --jobs N` (a LocalCluster; the scheduler is in the command), the others a
-scheduler, N workers and `fairbound run --scheduler`. What was killed is started again until everything is stored; then
-the round's store is compared, bit by bit, with that of an undisturbed run in one process. Exits with 1 where something
-differs.
+A third of the rounds run `fairbound run --jobs N` (a LocalCluster; the scheduler is in the
+command), the others a scheduler, N workers and `fairbound run --scheduler`. What was killed is
+started again until everything is stored; then the round's store is compared, bit by bit, with that
+of an undisturbed run in one process. Exits with 1 where something differs.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ STUDY = """
 title = "Kills"
 seeds = 2
 records = 4
-problem = { state = "OK", group = "RAC1P=1", notion = "pairwise", bound = 0.005, hidden = [4], batch = 8 }
+[problem]
+state = "OK"
+group = "RAC1P=1"
+notion = "pairwise"
+bound = 0.005
+hidden = [4]
+batch = 8
 entries = [
 """
 KILLS_A_ROUND = 10
@@ -47,7 +55,9 @@ Stamps = dict[str, tuple[int, int]]
 
 def study(folder: Path, methods: Sequence[str]) -> Path:
     """A task for every method at every length."""
-    rows = [f'  {{ name = "{m} {n}", method = "{m}", steps = {n} }},' for m in methods for n in LENGTHS]
+    rows = [
+        f'  {{ name = "{m} {n}", method = "{m}", steps = {n} }},' for m in methods for n in LENGTHS
+    ]
     path = folder / "kills.toml"
     path.write_text(STUDY + "\n".join(rows) + "\n]\n")
     return path
@@ -72,30 +82,48 @@ class Machine:
             if _ended(self.scheduler):
                 host, port = self.address.removeprefix("tcp://").split(":")
                 self.scheduler = self._run(
-                    "distributed.cli.dask_scheduler", "--host", host, "--port", port, "--no-dashboard"
+                    "distributed.cli.dask_scheduler",
+                    "--host",
+                    host,
+                    "--port",
+                    port,
+                    "--no-dashboard",
                 )
             self.workers = [one for one in self.workers if not _ended(one)]
             while len(self.workers) < self.count:
-                own = ("--nthreads", "1", "--no-dashboard", "--no-nanny", "--local-directory", str(self.out.parent))
+                own = (
+                    "--nthreads",
+                    "1",
+                    "--no-dashboard",
+                    "--no-nanny",
+                    "--local-directory",
+                    str(self.out.parent),
+                )
                 self.workers.append(self._run("distributed.cli.dask_worker", self.address, *own))
         if _ended(self.front):
             where = ("--scheduler", self.address) if self.cluster else ("--jobs", str(self.count))
             code = "from fairbound.cli import main; main()"
-            self.front = self._spawn([sys.executable, "-c", code, *run_arguments(self.file, self.out), *where])
+            self.front = self._spawn(
+                [sys.executable, "-c", code, *run_arguments(self.file, self.out), *where]
+            )
 
     def _run(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         return self._spawn([sys.executable, "-m", module, *arguments])
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         own = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-        return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=own, start_new_session=True)
+        return subprocess.Popen(
+            command, stdout=self.log, stderr=self.log, env=own, start_new_session=True
+        )
 
     def kill(self, rng: random.Random, before: Counter[str]) -> str:
         """One of those that run, of a kind that was killed least; what it was."""
         victims = {"front": [self.front.pid] if self.front and not _ended(self.front) else []}
         if self.cluster:
             victims["worker"] = [one.pid for one in self.workers if not _ended(one)]
-            victims["scheduler"] = [self.scheduler.pid] if self.scheduler and not _ended(self.scheduler) else []
+            victims["scheduler"] = (
+                [self.scheduler.pid] if self.scheduler and not _ended(self.scheduler) else []
+            )
         elif self.front:
             victims["worker"] = worker_processes(self.front.pid)
         there = [name for name, found in victims.items() if found]
@@ -130,14 +158,19 @@ def worker_processes(pid: int) -> list[int]:
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             own = path.read_text().split()
-            found += [int(child) for child in own if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+            found += [
+                int(child)
+                for child in own
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+            ]
         except OSError:  # it has ended
             continue
     return found
 
 
 def stored(tasks: list[list[str]], out: Path) -> Stamps:
-    """Files of the tasks of which no result is missing, with what changes where one is written again."""
+    """Files of the tasks of which no result is missing, with what changes where one is written
+    again."""
     found: Stamps = {}
     for keys in tasks:
         paths = [out / "runs" / f"{key}.parquet" for key in keys]
@@ -155,7 +188,11 @@ def bits(result: StoredResult) -> object:
 
 
 def one_round(
-    machine: Machine, tasks: list[list[str]], rng: random.Random, most: int, say: Callable[[str], None]
+    machine: Machine,
+    tasks: list[list[str]],
+    rng: random.Random,
+    most: int,
+    say: Callable[[str], None],
 ) -> Counter[str]:
     """Run to the end with at most so many kills; counts of kills and of what went wrong."""
     counts: Counter[str] = Counter()
@@ -163,7 +200,9 @@ def one_round(
 
     def look() -> None:
         now = stored(tasks, machine.out)
-        counts["computed twice"] += sum(now.get(key) != stamp for key, stamp in kept.items() if key in now)
+        counts["computed twice"] += sum(
+            now.get(key) != stamp for key, stamp in kept.items() if key in now
+        )
         counts["lost"] += len(kept.keys() - now.keys())
         kept.update(now)
 
@@ -196,7 +235,8 @@ def _say(kind: str) -> None:
 
 
 def is_computing(out: Path) -> bool:
-    """Whether a command has come so far as to start its workers: then its file is there (`Store.in_use`)."""
+    """Whether a command has come so far as to start its workers: then its file is there
+    (`Store.in_use`)."""
     return any(out.glob(".command.*"))
 
 
@@ -206,7 +246,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--short", action="store_true")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # nothing that was started stays behind
+    # nothing that was started stays behind
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     kills, methods = (3, METHODS[:2]) if given.short else (given.kills, METHODS)
     rng, counts, rounds = random.Random(given.seed), Counter[str](), 0
     folder = Path(tempfile.mkdtemp(prefix="fairbound-kills-"))
@@ -214,7 +255,9 @@ def main() -> None:
     code = "from fairbound.cli import main; main()"
     whole = folder / "whole"
     subprocess.run(
-        [sys.executable, "-c", code, *run_arguments(file, whole), "--jobs", "1"], check=True, stdout=subprocess.DEVNULL
+        [sys.executable, "-c", code, *run_arguments(file, whole), "--jobs", "1"],
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     expected = {result.key: bits(result) for result in Store(whole).results()}
     tasks = [task.keys for task in Plan(load(file).on(source="synthetic:OK")).tasks(Store(whole))]
@@ -242,7 +285,8 @@ def main() -> None:
         different = [key for key in found if key in expected and found[key] != expected[key]]
         counts["different"] += len(different)
         print(
-            f"\nround {rounds}, {machine.count} workers{', a scheduler' if machine.cluster else ''}: {dict(counts)}",
+            f"\nround {rounds}, {machine.count}"
+            f" workers{', a scheduler' if machine.cluster else ''}: {dict(counts)}",
             flush=True,
         )
         if different:

@@ -1,9 +1,10 @@
-"""What a warm `Constrained.backward` runs through: Python calls, files, changes of file, and the calls by function.
+"""What a warm `Constrained.backward` runs through: Python calls, files, changes of file, and the
+calls by function.
 
     python benchmarks/loop_calls.py [--functions]
 
-Descent-ascent on losses of two groups, as in the README; SSL-ALM and a general method beside it. Calls are those of
-functions of fairbound (torch's are not counted).
+Descent-ascent on losses of two groups, as in the README; SSL-ALM and a general method beside it.
+Calls are those of functions of fairbound (torch's are not counted).
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from fairbound import SSLALM, Constrained, DescentAscent, constraints
 from fairbound.algorithms import SQPAdam
 
 HERE = str(Path(fairbound.__file__).parent)
-METHODS = {"DescentAscent()": DescentAscent(), "SSLALM(samples=1)": SSLALM(samples=1), "SQPAdam()": SQPAdam()}
+METHODS = {
+    "DescentAscent()": DescentAscent(),
+    "SSLALM(samples=1)": SSLALM(samples=1),
+    "SQPAdam()": SQPAdam(),
+}
 
 
 def traced(method: Any) -> list[tuple[str, str]]:
@@ -52,9 +57,14 @@ def traced(method: Any) -> list[tuple[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--functions", action="store_true", help="list the functions of descent-ascent's step")
+    parser.add_argument(
+        "--functions", action="store_true", help="list the functions of descent-ascent's step"
+    )
     options = parser.parse_args()
-    print(f"{'a warm backward()':<20} {'calls':>6} {'files':>6} {'changes of file':>16} {'changes of folder':>18}")
+    print(
+        f"{'a warm backward()':<20} {'calls':>6} {'files':>6} {'changes of file':>16}"
+        f" {'changes of folder':>18}"
+    )
     for name, method in METHODS.items():
         calls = traced(method)
         files = [file for file, _ in calls]

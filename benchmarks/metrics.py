@@ -1,10 +1,12 @@
-"""Fairness metrics beside Fairlearn's MetricFrame, and subgroups at scale: CPU seconds, contestants alternating.
+"""Fairness metrics beside Fairlearn's MetricFrame, and subgroups at scale: CPU seconds, contestants
+alternating.
 
     make metrics
 
-195,000 rows, 9 groups. Fairlearn: MetricFrame with 4 metrics (accuracy, selection rate, true and false positive rate),
-overall, by group, and their differences. fairbound: the whole table, i.e. 11 rates of every group and 18 metrics.
-Intervals are timed apart: Fairlearn's are bootstraps of the whole frame.
+195,000 rows, 9 groups. Fairlearn: MetricFrame with 4 metrics (accuracy, selection rate, true and
+false positive rate), overall, by group, and their differences. fairbound: the whole table, i.e. 11
+rates of every group and 18 metrics. Intervals are timed apart: Fairlearn's are bootstraps of the
+whole frame.
 """
 
 from __future__ import annotations
@@ -86,10 +88,16 @@ def main() -> None:
     worst = max(abs(mine[name] - other[name]) for name in mine)
     times = [(cpu(lambda: ours(y, p, g), 20), cpu(lambda: theirs(y, p, g))) for _ in range(ROUNDS)]
     fast, slow = (statistics.median(side) for side in zip(*times, strict=True))
-    print(f"{platform.machine()}, {platform.python_version()}, torch {torch.__version__}, 1 thread; CPU time, medians")
+    print(
+        f"{platform.machine()}, {platform.python_version()}, torch {torch.__version__}, 1 thread;"
+        " CPU time, medians"
+    )
     print(f"values agree to {worst:.1e}")
     print(f"fairbound, the whole table   {fast * 1e3:10.2f} ms")
-    print(f"Fairlearn, 4 metrics         {slow * 1e3:10.2f} ms   {slow / fast:,.0f}x   (target {TARGET}x)")
+    print(
+        f"Fairlearn, 4 metrics         {slow * 1e3:10.2f} ms   {slow / fast:,.0f}x   (target"
+        f" {TARGET}x)"
+    )
     counts = Counts.of(y, p, g)
     with_intervals = cpu(lambda: (metric_intervals(counts), group_rates(counts)))
     print(f"with intervals, 10,000 draws {(fast + with_intervals) * 1e3:10.2f} ms")

@@ -1,10 +1,12 @@
-"""How often `fairbound check` would refuse a sound method for its results in salted coordinates (want: never).
+"""How often `fairbound check` would refuse a sound method for its results in salted coordinates
+(want: never).
 
     python benchmarks/salted_checks.py                        # every method on eleven problems
     python benchmarks/salted_checks.py --problems qcqp p1     # some of them
 
-Every method of the library is run as stated and with a salt, as `check` does; exits with 1 where one is refused.
-Methods that store an answer, which must be refused, are in tests/benchmark/test_entry_folders.py.
+Every method of the library is run as stated and with a salt, as `check` does; exits with 1 where
+one is refused. Methods that store an answer, which must be refused, are in
+tests/benchmark/test_entry_folders.py.
 """
 
 from __future__ import annotations
@@ -25,7 +27,19 @@ from fairbound.benchmark.store import Store
 from fairbound.benchmark.study import load as load_study
 from fairbound.benchmark.task import Run, Task
 
-PROBLEMS = ("p1", "p4", "p5", "hs7", "hs40", "hs71", "orthogonal", "neyman-pearson", "qcqp", "grid-world", "two-moons")
+PROBLEMS = (
+    "p1",
+    "p4",
+    "p5",
+    "hs7",
+    "hs40",
+    "hs71",
+    "orthogonal",
+    "neyman-pearson",
+    "qcqp",
+    "grid-world",
+    "two-moons",
+)
 
 
 def results(task: Task) -> list[StoredResult]:
@@ -58,8 +72,14 @@ def main() -> None:
             if why := salted_difference(plain, salted, _scales(problem, plain)):
                 refused.append(f"{problem}, {entry.name}: {why}")
                 print(refused[-1], flush=True)
-        print(f"{problem}: {compared} compared so far, {time.process_time() - start:.0f} CPU s", flush=True)
-    print(f"{len(refused)} of {compared} sound pairs of method and problem are refused (tolerance {SALTED})")
+        print(
+            f"{problem}: {compared} compared so far, {time.process_time() - start:.0f} CPU s",
+            flush=True,
+        )
+    print(
+        f"{len(refused)} of {compared} sound pairs of method and problem are refused (tolerance"
+        f" {SALTED})"
+    )
     sys.exit(1 if refused else 0)
 
 

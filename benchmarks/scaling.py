@@ -1,12 +1,15 @@
-"""How well a plan spreads over workers: recorded durations of tasks, given to 2 to 512 simulated workers.
+"""How well a plan spreads over workers: recorded durations of tasks, given to 2 to 512 simulated
+workers.
 
     fairbound board --out results && python benchmarks/scaling.py results
-    python benchmarks/scaling.py results --overhead      # and what Dask takes here: start-up, and each task
-    python benchmarks/scaling.py results --whole         # the whole board, from the seconds that a short one recorded
+    python benchmarks/scaling.py results --overhead      # and what Dask takes here: start-up, and
+    each task python benchmarks/scaling.py results --whole         # the whole board, from the
+    seconds that a short one recorded
 
-The simulation hands out tasks as the engine does, the longest (by `work`, which is known beforehand) first, each to the
-worker that is free first, plus the engine's own time for a task. Efficiency: the sum of the durations over workers x
-time. No plan can be quicker than its longest task: that limit is shown beside it.
+The simulation hands out tasks as the engine does, the longest (by `work`, which is known
+beforehand) first, each to the worker that is free first, plus the engine's own time for a task.
+Efficiency: the sum of the durations over workers x time. No plan can be quicker than its longest
+task: that limit is shown beside it.
 """
 
 from __future__ import annotations
@@ -20,23 +23,34 @@ from pathlib import Path
 from fairbound.benchmark.store import Store
 
 WORKERS = (2, 8, 64, 512)
-TASK_OVERHEAD_S = 0.02  # of Dask, sending a task, its answer and its events; --overhead measured 6 ms on two cores
+# of Dask, sending a task, its answer and its events; --overhead measured 6 ms on two cores
+TASK_OVERHEAD_S = 0.02
 TARGETS = {8: 0.9, 64: 0.8}
 
 
 def durations(folder: Path) -> list[float]:
-    """Seconds of every task: each of its results has them, under one code and method and problem."""
+    """Seconds of every task: each of its results has them, under one code and method and
+    problem."""
     found: dict[tuple[str, ...], float] = {}
     for one in Store(folder).results():
         own = one.settings
-        method = str(own["method"]) if own["kind"] != "groups" else str(own["method"]).partition("(")[0]
-        name = (str(own["problem"]), str(own["kind"]), str(own.get("change", "")), str(own["steps"]), method)
+        method = (
+            str(own["method"]) if own["kind"] != "groups" else str(own["method"]).partition("(")[0]
+        )
+        name = (
+            str(own["problem"]),
+            str(own["kind"]),
+            str(own.get("change", "")),
+            str(own["steps"]),
+            method,
+        )
         found[name] = max(found.get(name, 0.0), float(one.made.get("seconds", 0.0)))
     return sorted(found.values(), reverse=True)
 
 
 def whole_board(folder: Path) -> list[float]:
-    """Seconds of every task of the default board: its work, times the recorded seconds for a unit of work by method."""
+    """Seconds of every task of the default board: its work, times the recorded seconds for a unit
+    of work by method."""
     from fairbound.benchmark.plan import Plan
     from fairbound.benchmark.study import load
 
@@ -50,9 +64,12 @@ def whole_board(folder: Path) -> list[float]:
             seconds[method] = seconds.get(method, 0.0) + float(one.made["seconds"])
             work[method] = work.get(method, 0.0) + task.work
     usual = sum(seconds.values()) / sum(work.values())
-    tasks = sorted(Plan(load("board")).tasks(store), key=lambda task: -task.work)  # as the engine hands them out
+    # as the engine hands them out
+    tasks = sorted(Plan(load("board")).tasks(store), key=lambda task: -task.work)
     rates = {method: seconds[method] / work[method] for method in seconds}
-    found = [task.work * rates.get(type(task.entries[0].algorithm(1)).__name__, usual) for task in tasks]
+    found = [
+        task.work * rates.get(type(task.entries[0].algorithm(1)).__name__, usual) for task in tasks
+    ]
     return [one for one in found if one > 0]
 
 
@@ -73,7 +90,9 @@ def measured_overhead(tasks: int = 500, workers: int = 2) -> tuple[float, float]
 
     start = time.perf_counter()
     with (
-        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=workers, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         client.submit(int, 0).result()
@@ -97,12 +116,17 @@ def main() -> None:
     given = parser.parse_args()
     seconds = whole_board(given.results) if given.whole else durations(given.results)
     if not seconds:
-        raise SystemExit(f"{given.results} has no results with durations: compute some with this version")
+        raise SystemExit(
+            f"{given.results} has no results with durations: compute some with this version"
+        )
     overhead = TASK_OVERHEAD_S
     if given.overhead:
         started, overhead = measured_overhead()
         a_run = overhead * len(seconds) / sum(seconds)
-        print(f"start-up of two workers {started:.1f} s; {1000 * overhead:.1f} ms for a task: {a_run:.2%} of this plan")
+        print(
+            f"start-up of two workers {started:.1f} s; {1000 * overhead:.1f} ms for a task:"
+            f" {a_run:.2%} of this plan"
+        )
     print(f"{len(seconds)} tasks, {sum(seconds):.0f} s in all, the longest {max(seconds):.1f} s\n")
     print("workers     time   efficiency   the longest task allows")
     for workers in WORKERS:

@@ -1,16 +1,19 @@
-"""Settings for the rows of methods-*.toml, chosen on census data of other states than those of the experiments.
+"""Settings for the rows of methods-*.toml, chosen on census data of other states than those of the
+experiments.
 
     OMP_NUM_THREADS=1 python benchmarks/tune_methods.py race       Experiment 1's form on Alabama
-    OMP_NUM_THREADS=1 python benchmarks/tune_methods.py marital    Experiment 2's form on North Carolina
+    OMP_NUM_THREADS=1 python benchmarks/tune_methods.py marital    Experiment 2's form on North
+    Carolina
         [--only "Tracked SQP" ...] [--share 0.5] [--seeds 3] [--out /tmp/tuned]
 
-For every row at most 12 combinations of step sizes and what else decides (GRIDS), each with half of the experiment's
-steps and the same total decay of its step sizes. Chosen is the smallest loss on training examples among
-the combinations whose largest violation there is at most .01 above the bound, else the smallest violation; medians over
-seeds. Plain SGD has no constraints, so its loss decides. The test examples decide nothing.
+For every row at most 12 combinations of step sizes and what else decides (GRIDS), each with half of
+the experiment's steps and the same total decay of its step sizes. Chosen is the smallest loss on
+training examples among the combinations whose largest violation there is at most .01 above the
+bound, else the smallest violation; medians over seeds. Plain SGD has no constraints, so its loss
+decides. The test examples decide nothing.
 
-The combinations of a row are one stack; results stay in a store (--out), so what was computed is not computed again.
-Needs the 42-state file (FAIRBOUND_DATA or ../shared/data).
+The combinations of a row are one stack; results stay in a store (--out), so what was computed is
+not computed again. Needs the 42-state file (FAIRBOUND_DATA or ../shared/data).
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ from fairbound.benchmark.study import Study, load
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
 FILE = DATA / "acs" / "acsincome_2018_42states.parquet"
-FORMS = {"race": ("methods-ok-race", "AL", 1), "marital": ("methods-va-marital", "NC", 37)}  # state and its FIPS code
+# state and its FIPS code
+FORMS = {"race": ("methods-ok-race", "AL", 1), "marital": ("methods-va-marital", "NC", 37)}
 TOLERANCE = 0.01  # above the bound
 UNCONSTRAINED = ("SGD",)  # rows that their loss decides
 ROW_FIELDS = ("fairret",)  # what a grid varies of a row beside its settings
@@ -52,8 +56,16 @@ GRIDS: dict[str, dict[str, list[Any]]] = {  # by row: the choices, at most 12 co
     "SGD": {"tau": falling(0.05, 0.1, 0.2, 0.4)},
     "SGD-Fairret": {"tau": falling(0.1, 0.2), "fairret": [0.3, 1.0, 2.0, 3.0]},
     "Penalty": {"tau": falling(0.1, 0.2), "weight": [0.4, 1.0, 1.3, 1.6, 2.0, 3.0]},
-    "Exact penalty, tracked": {"tau": falling(0.05, 0.1), "weight": [1.0, 2.0, 4.0], "gamma": [0.01, 0.03]},
-    "Switching subgradient": {"eta_f": falling(0.05, 0.1), "eta_c": falling(0.04, 0.1), "eps": [0.0, 0.02, 0.05]},
+    "Exact penalty, tracked": {
+        "tau": falling(0.05, 0.1),
+        "weight": [1.0, 2.0, 4.0],
+        "gamma": [0.01, 0.03],
+    },
+    "Switching subgradient": {
+        "eta_f": falling(0.05, 0.1),
+        "eta_c": falling(0.04, 0.1),
+        "eps": [0.0, 0.02, 0.05],
+    },
     "Descent-ascent": {"tau": falling(0.05, 0.1, 0.2), "eta": falling(0.01, 0.03, 0.1)},
     "nuPI": {"tau": falling(0.05, 0.1), "eta": falling(0.01, 0.03, 0.1), "kp": [1.0, 5.0]},
     "SSL-ALM": SSLALM_GRID,
@@ -69,7 +81,9 @@ GRIDS: dict[str, dict[str, list[Any]]] = {  # by row: the choices, at most 12 co
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("form", choices=FORMS)
     parser.add_argument("--only", nargs="+", choices=GRIDS, default=list(GRIDS), metavar="ROW")
     parser.add_argument("--share", type=float, default=0.5, help="of the experiment's steps")
@@ -86,7 +100,8 @@ def main() -> None:
         found, settings = tuned(candidates(study, entry, asked.share, asked.seeds), store)
         best = choice(found, entry.name in UNCONSTRAINED)
         print(
-            f"\n{entry.name}, {time.process_time() - before:.0f} s of CPU time\n{found.to_string(float_format='%.4f')}"
+            f"\n{entry.name}, {time.process_time() - before:.0f} s of CPU"
+            f" time\n{found.to_string(float_format='%.4f')}"
         )
         print(f"chosen: {settings[best]}", flush=True)
 
@@ -94,7 +109,9 @@ def main() -> None:
 def census(state: str, code: int, folder: Path) -> Path:
     """The folder of a file with the state's rows of the 42-state file."""
     folder.mkdir(parents=True, exist_ok=True)
-    pd.read_parquet(FILE, filters=[("ST", "==", code)]).to_parquet(folder / f"acsincome_2018_{state}.parquet")
+    pd.read_parquet(FILE, filters=[("ST", "==", code)]).to_parquet(
+        folder / f"acsincome_2018_{state}.parquet"
+    )
     return folder
 
 
@@ -117,20 +134,27 @@ def _words(setting: tuple[str, Any]) -> str:
 
 
 def tuned(study: Study, store: Store) -> tuple[pd.DataFrame, dict[str, Mapping[str, Any]]]:
-    """Medians of loss, violation and the largest violation over seeds, by combination; and the settings of each."""
+    """Medians of loss, violation and the largest violation over seeds, by combination; and the
+    settings of each."""
     plan = Plan(study)
     plan.compute(store, Engine())
     final = Results.read(plan.stored(store), store).final
     by_row = final[final["part"] == "train"].groupby("row", sort=False)[["loss", "violation"]]
     found = by_row.median()
     found["largest violation"] = by_row.max()["violation"]
-    return found, {entry.name: {**entry.settings, "fairret": entry.fairret} for entry in study.entries}
+    return found, {
+        entry.name: {**entry.settings, "fairret": entry.fairret} for entry in study.entries
+    }
 
 
 def choice(found: pd.DataFrame, by_loss: bool = False) -> str:
     """The combination that is chosen.
 
-    >>> choice(pd.DataFrame({"loss": [0.4, 0.5, 0.3], "violation": [0.01, 0.0, 0.02]}, index=["a", "b", "c"]))
+    >>> choice(
+    ...     pd.DataFrame(
+    ...         {"loss": [0.4, 0.5, 0.3], "violation": [0.01, 0.0, 0.02]}, index=["a", "b", "c"]
+    ...     )
+    ... )
     'a'
     """
     within = found[found["violation"] <= TOLERANCE]

@@ -1,27 +1,30 @@
-"""Is the verdict right as often as it says? 400 audits a setting, of populations whose true gaps are known.
+"""Is the verdict right as often as it says? 400 audits a setting, of populations whose true gaps
+are known.
 
     OMP_NUM_THREADS=1 python benchmarks/verdict.py [--replications 400] [--seed 0] [--unused]
 
-Two populations: the synthetic census (OK by race, VA by marital status; 400,000 examples, drawn from with replacement,
-so that their means are the truth), and the 42-state file where it is found (FAIRBOUND_DATA, ../shared/data): samples
-drawn without replacement, against all examples of the file that trained nothing; at most 3 in 100 of a group are
-audited. A logistic model fitted to other examples is audited: group losses against their mean, and rates of positive
-decisions, pairwise. One group, that with the lowest or that with the highest mean, has 30, 100 or 457 examples, the
-others up to ten times as many. `--unused` takes populations and models in their place that no constant of the verdict
-was chosen with.
+Two populations: the synthetic census (OK by race, VA by marital status; 400,000 examples, drawn
+from with replacement, so that their means are the truth), and the 42-state file where it is found
+(FAIRBOUND_DATA, ../shared/data): samples drawn without replacement, against all examples of the
+file that trained nothing; at most 3 in 100 of a group are audited. A logistic model fitted to other
+examples is audited: group losses against their mean, and rates of positive decisions, pairwise. One
+group, that with the lowest or that with the highest mean, has 30, 100 or 457 examples, the others
+up to ten times as many. `--unused` takes populations and models in their place that no constant of
+the verdict was chosen with.
 
-- wrong "holds", wrong "violated": the bound is the largest true gap, and that group is moved away from the others by
-  6 standard errors (its losses by a constant, its decisions by another threshold), so that its gap stands alone: the
-  worst case. At most 5 %.
-- power, groups as they are: the bound is the smallest for which the true gap is at most half and the standard error of
-  every gap at most a fifth of it. "holds" in at least 80 %.
-- corner, groups moved: the bound is 2.5 standard errors beyond the gap, which is exactly half and exactly a fifth at
-  once. Of a normal mean with a known deviation the z test would see 80.4 %. Losses have a long tail, and on its side
-  less can be had: beside it stands what Student's statistic attains with the critical value that is exact for this
-  population, which nobody knows who has only the sample. At least 80 %, or where that attains less, 10 points less.
+- wrong "holds", wrong "violated": the bound is the largest true gap, and that group is moved away
+  from the others by 6 standard errors (its losses by a constant, its decisions by another
+  threshold), so that its gap stands alone: the worst case. At most 5 %.
+- power, groups as they are: the bound is the smallest for which the true gap is at most half and
+  the standard error of every gap at most a fifth of it. "holds" in at least 80 %.
+- corner, groups moved: the bound is 2.5 standard errors beyond the gap, which is exactly half and
+  exactly a fifth at once. Of a normal mean with a known deviation the z test would see 80.4 %.
+  Losses have a long tail, and on its side less can be had: beside it stands what Student's
+  statistic attains with the critical value that is exact for this population, which nobody knows
+  who has only the sample. At least 80 %, or where that attains less, 10 points less.
 
-Exits with 1 where a rate is missed by more than chance explains: one in a hundred such rates, of all settings together
-or with a Bonferroni share for each of them.
+Exits with 1 where a rate is missed by more than chance explains: one in a hundred such rates, of
+all settings together or with a Bonferroni share for each of them.
 """
 
 from __future__ import annotations
@@ -83,14 +86,18 @@ class Setting(NamedTuple):
         return int(np.argmin(means) if self.side == "lowest" else np.argmax(means))
 
     def moved(self) -> list[Floats]:
-        """The same with the small group 6 standard errors of its mean farther away, rates as far as they go."""
+        """The same with the small group 6 standard errors of its mean farther away, rates as far as
+        they go."""
         values, small = self.values(), self.small()
         way = (-6 if self.side == "lowest" else 6) * values[small].std() / self.size**0.5
         if self.kind == "losses":
             return [v + way if g == small else v for g, v in enumerate(values)]
         rate = min(max(values[small].mean() + way, 0.05), 0.95)
         scores = self.of.scores[small]
-        return [(scores > np.quantile(scores, 1 - rate)) * 1.0 if g == small else v for g, v in enumerate(values)]
+        return [
+            (scores > np.quantile(scores, 1 - rate)) * 1.0 if g == small else v
+            for g, v in enumerate(values)
+        ]
 
     def sizes(self) -> list[int]:
         groups, small = len(self.of.losses), self.small()
@@ -115,7 +122,7 @@ class ErrorRates(NamedTuple):
         return POWER if self.attainable >= POWER else self.attainable - NEAR
 
 
-# People ---------------------------------------------------------------------------------------------------------------
+# People -------------------------------------------------------------------------------------------
 
 
 def fitted(X: Floats, y: Floats) -> Floats:
@@ -147,35 +154,55 @@ class Model:
 
 def grouped(columns: Any, by: str) -> NDArray[np.int64]:
     """Two groups of race (white, others), five of marital status."""
-    return np.asarray(columns["RAC1P"] != 1, dtype=np.int64) if by == "RAC1P" else np.asarray(columns["MAR"]) - 1
+    return (
+        np.asarray(columns["RAC1P"] != 1, dtype=np.int64)
+        if by == "RAC1P"
+        else np.asarray(columns["MAR"]) - 1
+    )
 
 
-def population_of(name: str, table: Table, model: Callable[[Table], Floats], by: str, replace: bool) -> Population:
-    scores, y, groups = model(table), table.columns[table.label].astype(float), grouped(table.columns, by)
+def population_of(
+    name: str, table: Table, model: Callable[[Table], Floats], by: str, replace: bool
+) -> Population:
+    scores, y, groups = (
+        model(table),
+        table.columns[table.label].astype(float),
+        grouped(table.columns, by),
+    )
     losses = np.logaddexp(0.0, np.where(y > 0, -scores, scores))
     each = range(int(groups.max()) + 1)
-    return Population(name, [losses[groups == g] for g in each], [scores[groups == g] for g in each], replace)
+    return Population(
+        name, [losses[groups == g] for g in each], [scores[groups == g] for g in each], replace
+    )
 
 
-def synthetic(name: str, count: int = 400_000, seed: int = 1, confidence: float = 1.0) -> Population:
+def synthetic(
+    name: str, count: int = 400_000, seed: int = 1, confidence: float = 1.0
+) -> Population:
     """A synthetic census; that its means are those of the model that made it is checked."""
     state, by = BY[name]
     census = population(state)
     model = Model(census.draw(20_000, seed=seed), confidence)
-    found = population_of(f"synthetic {name}", census.draw(count, seed=seed + 1), model, by, replace=True)
+    found = population_of(
+        f"synthetic {name}", census.draw(count, seed=seed + 1), model, by, replace=True
+    )
     fresh = census.draw(count // 2, seed=seed + 2)
     p, scores, groups = census.probability(fresh.columns), model(fresh), grouped(fresh.columns, by)
-    expected = p * np.logaddexp(0.0, -scores) + (1 - p) * np.logaddexp(0.0, scores)  # over the labels
+    # over the labels
+    expected = p * np.logaddexp(0.0, -scores) + (1 - p) * np.logaddexp(0.0, scores)
     for g, losses in enumerate(found.losses):
         true = expected[groups == g]
         error = np.hypot(true.std() / np.sqrt(len(true)), losses.std() / np.sqrt(len(losses)))
         if abs(losses.mean() - true.mean()) > 5 * error:
-            raise SystemExit(f"{found.name}: the population's losses are not the true ones in group {g}")
+            raise SystemExit(
+                f"{found.name}: the population's losses are not the true ones in group {g}"
+            )
     return found
 
 
 def from_file() -> list[Population]:
-    """The 42-state file by race and by marital status; the model is fitted to examples that are then not used."""
+    """The 42-state file by race and by marital status; the model is fitted to examples that are
+    then not used."""
     table = read_table(FILE, label="PINCP_GT_50K", drop="ST")
     order = np.random.default_rng(0).permutation(table.rows)
     train, rest = (_some(table, part) for part in (order[:20_000], order[20_000:]))
@@ -192,20 +219,24 @@ def known() -> list[Population]:
 
 
 def unused() -> list[Population]:
-    """People of another seed under a model twice too sure of itself, or half as sure as it should be: longer tails of
-    the losses, and shorter ones."""
+    """People of another seed under a model twice too sure of itself, or half as sure as it should
+    be: longer tails of the losses, and shorter ones."""
     found = []
-    for (name, confidence), seed in zip((("OK by race", 2.0), ("VA by marital status", 0.5)), (101, 201), strict=True):
+    for (name, confidence), seed in zip(
+        (("OK by race", 2.0), ("VA by marital status", 0.5)), (101, 201), strict=True
+    ):
         made = synthetic(name, seed=seed, confidence=confidence)
         found.append(replace(made, name=f"{made.name[10:]}, confidence {confidence:g}"))
     return found
 
 
 def _some(table: Table, part: NDArray[np.int64]) -> Table:
-    return Table({k: v[part] for k, v in table.columns.items()}, table.label, table.features, table.source)
+    return Table(
+        {k: v[part] for k, v in table.columns.items()}, table.label, table.features, table.source
+    )
 
 
-# Replications ---------------------------------------------------------------------------------------------------------
+# Replications -------------------------------------------------------------------------------------
 
 
 class Truth(NamedTuple):
@@ -231,10 +262,13 @@ def measured(setting: Setting, replications: int, seed: int) -> ErrorRates:
     groups, counted = np.repeat(np.arange(len(sizes)), sizes), np.zeros(4)
     rng = np.random.default_rng(seed)
     for _ in range(replications):
-        drawn = [_drawn(rng, len(v), n, setting.of.replace) for v, n in zip(asis, sizes, strict=True)]
+        drawn = [
+            _drawn(rng, len(v), n, setting.of.replace) for v, n in zip(asis, sizes, strict=True)
+        ]
         worst = _verdict(setting, just_below, groups, moved, drawn)
         good = _verdict(setting, enough, groups, asis, drawn)
-        # confidence limits of gaps do not depend on the bound: no third verdict is needed for the third bound
+        # confidence limits of gaps do not depend on the bound: no third verdict is needed for the
+        # third bound
         at_most = max(np.inf if one.at_most is None else one.at_most for one in worst.gaps)
         counted += [
             worst.decision == "holds",
@@ -246,10 +280,14 @@ def measured(setting: Setting, replications: int, seed: int) -> ErrorRates:
     return ErrorRates(*(counted / replications).tolist(), yardstick)
 
 
-def attainable(values: list[Floats], sizes: list[int], contrast: Floats, rng: np.random.Generator) -> float:
-    """The power of the studentized largest gap in the corner, its critical value taken from the population itself."""
+def attainable(
+    values: list[Floats], sizes: list[int], contrast: Floats, rng: np.random.Generator
+) -> float:
+    """The power of the studentized largest gap in the corner, its critical value taken from the
+    population itself."""
     row = contrast[int(np.argmax(contrast @ [v.mean() for v in values]))]
-    gap, square = np.zeros(YARDSTICK_DRAWS), np.zeros(YARDSTICK_DRAWS)  # off the truth, and its estimated variance
+    # off the truth, and its estimated variance
+    gap, square = np.zeros(YARDSTICK_DRAWS), np.zeros(YARDSTICK_DRAWS)
     for v, n, a in zip(values, sizes, row.tolist(), strict=True):
         for draw in range(YARDSTICK_DRAWS):
             sample = v[rng.integers(0, len(v), n)]
@@ -273,11 +311,16 @@ def _verdict(
 
 
 def _drawn(rng: np.random.Generator, there: int, wanted: int, replace: bool) -> NDArray[np.int64]:
-    return rng.integers(0, there, wanted) if replace else rng.choice(there, wanted, replace=False, shuffle=False)
+    return (
+        rng.integers(0, there, wanted)
+        if replace
+        else rng.choice(there, wanted, replace=False, shuffle=False)
+    )
 
 
 def allowance(rate: float, replications: int, settings: int = 1) -> float:
-    """By how much a rate may be missed by chance: in one of a hundred times, for the worst of all settings."""
+    """By how much a rate may be missed by chance: in one of a hundred times, for the worst of all
+    settings."""
     return ndtri(1 - 0.01 / settings) * (rate * (1 - rate) / replications) ** 0.5
 
 
@@ -288,7 +331,11 @@ def missed(found: dict[Setting, ErrorRates], replications: int) -> list[str]:
         for setting, one in found.items()
         if one.corner < one.wanted_in_the_corner - allowance(POWER, replications, len(found))
     ]
-    for name, rate, sign in (("wrong_holds", ERROR, 1), ("wrong_violated", ERROR, 1), ("power", POWER, -1)):
+    for name, rate, sign in (
+        ("wrong_holds", ERROR, 1),
+        ("wrong_violated", ERROR, 1),
+        ("power", POWER, -1),
+    ):
         shares = np.array([getattr(one, name) for one in found.values()])
         each = allowance(rate, replications, len(shares))
         combine = allowance(rate, replications * len(shares))
@@ -305,10 +352,14 @@ def _words(setting: Setting) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--replications", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
-    parser.add_argument("--unused", action="store_true", help="populations that no constant was chosen with")
+    parser.add_argument(
+        "--unused", action="store_true", help="populations that no constant was chosen with"
+    )
     asked = parser.parse_args()
     replications = asked.replications
     torch.set_num_threads(1)
@@ -321,18 +372,31 @@ def main() -> None:
         for size in SIZES
         for side in ("lowest", "highest")
     ]
-    headings = ("population", "kind", "small group", "wrong holds", "violated", "power", "corner", "attainable")
+    headings = (
+        "population",
+        "kind",
+        "small group",
+        "wrong holds",
+        "violated",
+        "power",
+        "corner",
+        "attainable",
+    )
     print("{:<30} {:<7} {:>12} {:>12} {:>9} {:>6} {:>7} {:>11}".format(*headings))
     found = {}
     for i, setting in enumerate(settings):
         one = found[setting] = measured(setting, replications, seed=asked.seed + i)
         print(
-            f"{setting.of.name:<30} {setting.kind:<7} {setting.size:>4} {setting.side:>7} {one.wrong_holds:>12.3f} "
-            f"{one.wrong_violated:>9.3f} {one.power:>6.2f} {one.corner:>7.2f} {one.attainable:>11.2f}",
+            f"{setting.of.name:<30} {setting.kind:<7} {setting.size:>4} {setting.side:>7}"
+            f" {one.wrong_holds:>12.3f} {one.wrong_violated:>9.3f} {one.power:>6.2f}"
+            f" {one.corner:>7.2f} {one.attainable:>11.2f}",
             flush=True,
         )
     mean = ErrorRates(*np.mean(list(found.values()), axis=0).tolist())
-    print(f"{'all':<51} {mean.wrong_holds:>12.4f} {mean.wrong_violated:>9.4f} {mean.power:>6.3f} {mean.corner:>7.3f}")
+    print(
+        f"{'all':<51} {mean.wrong_holds:>12.4f} {mean.wrong_violated:>9.4f} {mean.power:>6.3f}"
+        f" {mean.corner:>7.3f}"
+    )
     print(f"{replications} replications a setting, {time.process_time() - start:.0f} s of CPU time")
     wrong = missed(found, replications)
     print("\n".join(wrong) or "every rate is met")

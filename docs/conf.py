@@ -1,4 +1,5 @@
-"""Settings of the documentation site; `make docs` builds it. What is generated from the code is in generate.py."""
+"""Settings of the documentation site; `make docs` builds it. What is generated from the code is in
+generate.py."""
 
 import os
 import re
@@ -30,7 +31,8 @@ suppress_warnings = [
     "config.cache",
     "ref.python",
 ]  # the gallery's settings hold functions; a short name may have two targets
-nitpick_ignore_regex = [("py:.*", ".*")]  # names in signatures need not be links; Markdown links must exist
+# names in signatures need not be links; Markdown links must exist
+nitpick_ignore_regex = [("py:.*", ".*")]
 
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -53,7 +55,8 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
-html_show_search_summary = False  # it would be fetched, which a browser refuses where a page is opened as a file
+# it would be fetched, which a browser refuses where a page is opened as a file
+html_show_search_summary = False
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "navbar_persistent": ["search-button"],
@@ -65,7 +68,7 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 
-# The gallery ----------------------------------------------------------------------------------------------------------
+# The gallery --------------------------------------------------------------------------------------
 
 NEEDS = {  # examples that need more than the extra `docs`
     "accelerate_loop": "accelerate",
@@ -91,18 +94,21 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
 }
 
-# What pages say of the repository, as they are read -------------------------------------------------------------------
+# What pages say of the repository, as they are read -----------------------------------------------
 
 LINKS = {  # files of the repository that have a page; a page is called by its title
     r"\[\w+\.md\]\(": "[](",
     r"\]\((?:\.\./)+examples/(\w+)\.py\)": r"](/gallery/\1.rst)",
-    r"\]\((?:\.\./)*(CONTRIBUTING|CHANGELOG|SECURITY)\.md": lambda found: f"](/{found[1].lower()}.md",
+    r"\]\((?:\.\./)*(CONTRIBUTING|CHANGELOG|SECURITY)\.md": lambda found: (
+        f"](/{found[1].lower()}.md"
+    ),
     r"\]\(docs/": "](/",
 }
 
 
 def read(app, page, source):
-    """Fill the marked places of a page, link to the site's own pages, and say which examples were not executed."""
+    """Fill the marked places of a page, link to the site's own pages, and say which examples were
+    not executed."""
     for mark, text in generate.TEXTS.items():
         if mark in source[0]:
             source[0] = source[0].replace(mark, text())
@@ -113,8 +119,13 @@ def read(app, page, source):
     for pattern, link in LINKS.items():
         source[0] = re.sub(pattern, link, source[0])
     if (package := SHOWN_ONLY.get(page.removeprefix("gallery/"))) is not None:
-        said = f"Shown without its output: {package} was not installed here. `make docs-all` executes it."
-        source[0] = source[0].replace("\n.. code-block::", f"\n.. note:: {said}\n\n.. code-block::", 1)
+        said = (
+            f"Shown without its output: {package} was not installed here. `make docs-all`"
+            " executes it."
+        )
+        source[0] = source[0].replace(
+            "\n.. code-block::", f"\n.. note:: {said}\n\n.. code-block::", 1
+        )
 
 
 def setup(app):

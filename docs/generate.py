@@ -1,4 +1,5 @@
-"""What pages have from the code: the command line, the keys of files, public names; docstrings in Sphinx's markup."""
+"""What pages have from the code: the command line, the keys of files, public names; docstrings in
+Sphinx's markup."""
 
 import inspect
 import re
@@ -24,7 +25,8 @@ FILES = {  # what a file is for: the tables of its keys
     "Problems": {"Keys of the file, or `[problem]` of a study": TableSpec, "`[split]`": SplitSpec},
     "Entries that are sent": {"`entry.toml` of a folder": EntryCard},
 }
-NOT_IN_FILES = {(Study, "name"), (TableSpec, "name"), (TableSpec, "folder")}  # the file's name, the command line
+# the file's name, the command line
+NOT_IN_FILES = {(Study, "name"), (TableSpec, "name"), (TableSpec, "folder")}
 KINDS = {  # aliases of `user_files` and others, in words
     "Text": "text",
     "Count": "whole number, at least 1",
@@ -38,16 +40,19 @@ KINDS = {  # aliases of `user_files` and others, in words
     "Any": "any value",
     "Mapping[str, Any]": "table",
 }
-OPTIONAL = {"integrations.keras", "integrations.lightning", "integrations.transformers"}  # may not be installed
+# may not be installed
+OPTIONAL = {"integrations.keras", "integrations.lightning", "integrations.transformers"}
 
 
-# Pages ----------------------------------------------------------------------------------------------------------------
+# Pages --------------------------------------------------------------------------------------------
 
 
 def command_line() -> str:
     """Every command with its options, by typer's own introspection."""
     command = typer.main.get_command(app)
-    text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="fairbound"), name="fairbound")
+    text = get_docs_for_click(
+        obj=command, ctx=typer.Context(command, info_name="fairbound"), name="fairbound"
+    )
     return text.partition("\n\n")[2]  # the page has its own title
 
 
@@ -69,11 +74,17 @@ def key_table(kind: type) -> list[str]:
         if (kind, field.name) in NOT_IN_FILES:
             continue
         said = cell(comment_on(field.name, source))
-        rows.append(f"| `{field.name}` | {in_words(str(field.type))} | {default_of(field)} | {said} |")
+        rows.append(
+            f"| `{field.name}` | {in_words(str(field.type))} | {default_of(field)} | {said} |"
+        )
     return rows
 
 
 def comment_on(field: str, source: str) -> str:
+    """The comment beside a field of a dataclass, or the one above it."""
+    above = re.search(rf"((?:^    # .*\n)+)    {field}: ", source, re.M)
+    if above:
+        return " ".join(line.strip(" #") for line in above[1].splitlines())
     comment = re.search(rf"^    {field}: .*?#(?! type: ignore)(?: noqa: \w+)?(.*)$", source, re.M)
     return comment[1].strip() if comment else ""
 
@@ -91,7 +102,11 @@ def in_words(kind: str) -> str:
 
 def default_of(field: Field) -> str:
     value = getattr(field.default, "default", field.default)
-    return "" if value in (MISSING, PydanticUndefined, None, "", ()) or value == Paper() else f"`{value}`"
+    return (
+        ""
+        if value in (MISSING, PydanticUndefined, None, "", ()) or value == Paper()
+        else f"`{value}`"
+    )
 
 
 def cell(text: str) -> str:
@@ -105,13 +120,20 @@ def public_names() -> str:
         thing = getattr(fairbound, name)
         module = inspect.ismodule(thing)
         role, where = ("mod", thing.__name__) if module else ("obj", f"fairbound.{name}")
-        what = inspect.getdoc(thing) if not isinstance(thing, dict) else "Every method, by its name."
-        rows.append(f"| {{py:{role}}}`{name} <{where}>` | {cell((what or '').split(chr(10))[0])} |")
+        what = (
+            inspect.getdoc(thing) if not isinstance(thing, dict) else "Every method, by its name."
+        )
+        rows.append(f"| {{py:{role}}}`{name} <{where}>` | {cell(first_paragraph(what or ''))} |")
     return "\n".join(rows)
 
 
+def first_paragraph(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split())
+
+
 def api(modules: str) -> str:
-    """What modules have: first the names that are imported from `fairbound`, then the rest of each module."""
+    """What modules have: first the names that are imported from `fairbound`, then the rest of each
+    module."""
     names = {name: getattr(fairbound, name) for name in fairbound.__all__}
     names = {name: thing for name, thing in names.items() if not inspect.ismodule(thing)}
     top, rest = [], []
@@ -119,8 +141,14 @@ def api(modules: str) -> str:
         module = None if path in OPTIONAL else import_module(f"fairbound.{path}")
         top += [autodoc(name, names[name]) for name in names if fairbound._HOME[name] == path]
         known = [name for name, thing in names.items() if getattr(module, name, None) is thing]
-        imported = "   :imported-members:\n" if hasattr(module, "__path__") or path.endswith("keras") else ""
-        made = f".. automodule:: fairbound.{path}\n{imported}   :exclude-members: {', '.join(known)}"
+        imported = (
+            "   :imported-members:\n"
+            if hasattr(module, "__path__") or path.endswith("keras")
+            else ""
+        )
+        made = (
+            f".. automodule:: fairbound.{path}\n{imported}   :exclude-members: {', '.join(known)}"
+        )
         rest.append(f"## fairbound.{path}\n\n{evaluated(made)}")
     return "\n\n".join([evaluated("\n\n".join(top)), *rest] if top else rest)
 
@@ -143,20 +171,21 @@ TEXTS = {
 }
 
 
-# Docstrings -----------------------------------------------------------------------------------------------------------
+# Docstrings ---------------------------------------------------------------------------------------
 
 
 def as_rst(app, what, name, thing, options, lines) -> None:
-    """Docstrings are plain text: `code` in backticks, formulas indented by four. In place, as Sphinx asks for."""
+    """Docstrings are plain text: `code` in backticks, formulas indented by four. In place, as
+    Sphinx asks for."""
     lines += fields_as_args(thing) if what == "class" and "Args:" not in lines else []
     blocks = re.split(r"\n\s*\n", "\n".join(lines))
     inside = False  # a section as Args:, whose items are indented
     made = []
     for block in blocks:
         first = block.lstrip("\n").split("\n")[0]
-        inside = bool(re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes|Example|Examples|Note):", first)) or (
-            inside and first.startswith(" ")
-        )
+        inside = bool(
+            re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes|Example|Examples|Note):", first)
+        ) or (inside and first.startswith(" "))
         if first.lstrip().startswith(">>>"):
             made.append(block)
         elif first.startswith("    ") and not inside:
@@ -169,8 +198,17 @@ def as_rst(app, what, name, thing, options, lines) -> None:
 def fields_as_args(kind: type) -> list[str]:
     """The comments on the fields of a dataclass or NamedTuple, as a section."""
     names = getattr(kind, "__dataclass_fields__", getattr(kind, "_fields", ()))
-    comments = {name: comment_on(name, inspect.getsource(kind)) for name in names if not name.startswith("_")}
-    return ["", "Args:", *(f"    {name}: {said[:1].upper()}{said[1:]}." for name, said in comments.items() if said), ""]
+    comments = {
+        name: comment_on(name, inspect.getsource(kind))
+        for name in names
+        if not name.startswith("_")
+    }
+    return [
+        "",
+        "Args:",
+        *(f"    {name}: {said[:1].upper()}{said[1:]}." for name, said in comments.items() if said),
+        "",
+    ]
 
 
 def plain(block: str, inside: bool) -> str:
@@ -209,14 +247,26 @@ def typeset(translator, node) -> None:
     raise nodes.SkipNode
 
 
-# The gallery ----------------------------------------------------------------------------------------------------------
+# The gallery --------------------------------------------------------------------------------------
 
 
 GALLERY = (
-    "pytorch_loop", "sklearn_pipeline", "convolution", "own_table", "fine_tuning", "kl_bound", "physics_informed",
-    "many_subgroups", "own_algorithm", "lightning_module", "transformers_trainer", "accelerate_loop", "keras_model",
-    "distributed", "sharded_benchmark",
-)  # fmt: skip
+    "pytorch_loop",
+    "sklearn_pipeline",
+    "convolution",
+    "own_table",
+    "fine_tuning",
+    "kl_bound",
+    "physics_informed",
+    "many_subgroups",
+    "own_algorithm",
+    "lightning_module",
+    "transformers_trainer",
+    "accelerate_loop",
+    "keras_model",
+    "distributed",
+    "sharded_benchmark",
+)
 
 
 class PlaceInGallery:

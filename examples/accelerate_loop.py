@@ -2,7 +2,8 @@
 =============
 
 `accelerator.backward(fair.loss(losses, groups))`, with accumulation over two mini-batches.
-B follows another labeling rule than A, and is the smaller group. The groups' mean losses must differ by at most 0.02.
+B follows another labeling rule than A, and is the smaller group. The groups' mean losses must
+differ by at most 0.02.
 """
 
 import tempfile
@@ -43,16 +44,21 @@ for method in (SGD(), AdaptivePI()):
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, STEPS)
     loader = DataLoader(train, batch_size=64, shuffle=True, drop_last=True)
     model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
-    fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), method)  # the prepared model
+    # the prepared model
+    fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), method)
     accelerator.register_for_checkpointing(fair)
     for _ in range(EPOCHS):
         for X, y, group in loader:
             with accelerator.accumulate(model):
-                accelerator.backward(fair.loss(loss(model(X), y), group))  # was loss(model(X), y).mean()
+                # was loss(model(X), y).mean()
+                accelerator.backward(fair.loss(loss(model(X), y), group))
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad()
     accelerator.save_state(tempfile.mkdtemp())  # with the multipliers
     accelerator.free_memory()
     here, new = gap(model, train), gap(model, test)
-    print(f"{type(method).__name__}: gap on training examples {here:+.4f}, on held-out examples {new:+.4f}")
+    print(
+        f"{type(method).__name__}: gap on training examples {here:+.4f}, on held-out examples"
+        f" {new:+.4f}"
+    )

@@ -1,11 +1,12 @@
 """Fine-tuning without forgetting
 ================================
 
-A language model learns new text; its loss on general text must rise by at most 0.05. No weight is tuned.
+A language model learns new text; its loss on general text must rise by at most 0.05. No weight is
+tuned.
 
-Two Markov chains over 32 words that share half of their rows write the texts. A mini-batch has 32 general and 32 new
-texts: the new ones are the objective, the general ones the only group. The guide on trainers shows the same with
-Transformers and LoRA.
+Two Markov chains over 32 words that share half of their rows write the texts. A mini-batch has 32
+general and 32 new texts: the new ones are the objective, the general ones the only group. The guide
+on trainers shows the same with Transformers and LoRA.
 """
 
 import torch
@@ -44,13 +45,20 @@ def train(model, backward):
 
 
 torch.manual_seed(0)
-model = nn.ModuleList([nn.Embedding(WORDS, 32), nn.GRU(32, 64, batch_first=True), nn.Linear(64, WORDS)])
+model = nn.ModuleList(
+    [nn.Embedding(WORDS, 32), nn.GRU(32, 64, batch_first=True), nn.Linear(64, WORDS)]
+)
 train(model, lambda losses: losses[:32].mean().backward())  # general text alone
-start, old, test = {k: v.clone() for k, v in model.state_dict().items()}, written(general, 4000), written(new, 4000)
+start, old, test = (
+    {k: v.clone() for k, v in model.state_dict().items()},
+    written(general, 4000),
+    written(new, 4000),
+)
 bound = text_losses(model, old).mean().item() + RISE
 print(f"bound {bound:.3f}")
 group = torch.arange(64) // 32 * -1  # 0: general text; -1: new text, which is in no group
-for name, method in (("without the bound", SGD()), ("with the bound", None)):  # None: the default method
+# None: the default method
+for name, method in (("without the bound", SGD()), ("with the bound", None)):
     model.load_state_dict(start)
     fair = Constrained(model, constraints.bounded_group_loss(["general text"], bound=bound), method)
     train(model, lambda losses, fair=fair: fair.backward(losses, group, objective=group < 0))

@@ -19,17 +19,24 @@ rng = np.random.default_rng(0)
 def examples(count):
     group = (rng.random(count) < 0.3).astype(int)  # 0 is A, 1 is B
     X = rng.normal(size=(count, 5)).astype("float32")
-    y = (X.sum(1) - 2 * group * X[:, 0] + rng.normal(size=count) > 0).astype("float32")  # B follows another rule
+    # B follows another rule
+    y = (X.sum(1) - 2 * group * X[:, 0] + rng.normal(size=count) > 0).astype("float32")
     return X, y, group
 
 
 def network():
     keras.utils.set_random_seed(0)
-    return keras.Sequential([keras.Input((5,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)])  # logits
+    # logits
+    return keras.Sequential(
+        [keras.Input((5,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)]
+    )
 
 
 def show(name, model):
-    for which, (X, y, group) in (("gap on training examples", train), ("gap on held-out examples", test)):
+    for which, (X, y, group) in (
+        ("gap on training examples", train),
+        ("gap on held-out examples", test),
+    ):
         logits = model.predict(X, verbose=0)[:, 0]
         losses = np.logaddexp(0, logits) - y * logits
         print(f"{name:10} {which}: {losses[group == 1].mean() - losses[group == 0].mean():+.3f}")
@@ -52,11 +59,13 @@ show("fit", model)
 
 model, optimizer = network(), keras.optimizers.SGD(decaying)
 fair = Constrained(model, constraints.pairwise_loss_parity(names, bound=BOUND))
-forward = tf.function(lambda X: model(X, training=True)[:, 0])  # optional: ten times faster than an eager pass
+# optional: ten times faster than an eager pass
+forward = tf.function(lambda X: model(X, training=True)[:, 0])
 for _ in range(STEPS):
     batch = rng.integers(len(X), size=BATCH)
     with tf.GradientTape(persistent=True) as tape:
         losses = tf.nn.sigmoid_cross_entropy_with_logits(y[batch], forward(X[batch]))
-    gradients = fair.gradients(tape, losses, group[batch])  # in place of tape.gradient(the mean loss, ...)
+    # in place of tape.gradient(the mean loss, ...)
+    gradients = fair.gradients(tape, losses, group[batch])
     optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 show("tape loop", model)

@@ -5,7 +5,8 @@ One class serves a loop, stacked runs, and the command line, where it stands bes
 
     fairbound run paper-ok-race --algorithm examples/own_algorithm.py:ExponentiatedAscent
 
-Descent on the Lagrangian, exponentiated ascent in the multipliers, y+ = y exp(eta c); `check_algorithm` certifies it.
+Descent on the Lagrangian, exponentiated ascent in the multipliers, y+ = y exp(eta c);
+`check_algorithm` certifies it.
 """
 
 from dataclasses import dataclass
@@ -45,9 +46,13 @@ if __name__ == "__main__":
     print(fb.check_algorithm(ExponentiatedAscent()))
     torch.manual_seed(0)
     X, group = torch.randn(6000, 5), (torch.rand(6000) < 0.3).long()
-    y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(6000) > 0).float()  # group 1 follows a rule of its own
+    # group 1 follows a rule of its own
+    y = (X.sum(1) - 2 * group * X[:, 0] + torch.randn(6000) > 0).float()
     split = fb.Split(torch.arange(4000), test=torch.arange(4000, 6000))
-    parity, loss = fb.constraints.pairwise_loss_parity(["A", "B"], bound=BOUND), nn.BCEWithLogitsLoss(reduction="none")
+    parity, loss = (
+        fb.constraints.pairwise_loss_parity(["A", "B"], bound=BOUND),
+        nn.BCEWithLogitsLoss(reduction="none"),
+    )
     model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 1), nn.Flatten(0))
     forward, start = fb.make_functional(model)
     problem = fb.Problem(forward, loss, parity.bind(group), fb.Dataset(X, y))
@@ -55,13 +60,20 @@ if __name__ == "__main__":
     methods = fb.SGD(tau=0.3), ExponentiatedAscent()  # unconstrained training, and ours
     plain, ours = fb.run(problem, methods, sampler, start, steps=500, compile=False).result().x
 
-    fair, optimizer = fb.Constrained(model, parity, methods[1]), torch.optim.SGD(model.parameters(), lr=0.3)
+    fair, optimizer = (
+        fb.Constrained(model, parity, methods[1]),
+        torch.optim.SGD(model.parameters(), lr=0.3),
+    )
     for batch in torch.randint(4000, (500, 512)):
         optimizer.zero_grad()
         fair.backward(loss(model(X[batch]), y[batch]), group[batch])
         optimizer.step()
     print(f"bound {BOUND}; multipliers in the loop: {fair.multipliers}")
-    for name, x in {"plain": plain, "ours, by run": ours, "ours, in a loop": fb.make_functional(model)[1]}.items():
+    for name, x in {
+        "plain": plain,
+        "ours, by run": ours,
+        "ours, in a loop": fb.make_functional(model)[1],
+    }.items():
         gaps = [problem.evaluate(x, part).c.max() + BOUND for part in (split.train, split.test)]
         plt.plot(["training examples", "held-out examples"], gaps, "o--", label=name)
         print(f"{name}: gap on training examples {gaps[0]:.3f}, on held-out examples {gaps[1]:.3f}")

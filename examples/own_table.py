@@ -2,7 +2,8 @@
 ======================
 
 A CSV file, two sensitive columns, a bound on recall, and a verdict on it.
-The groups are the intersections of both columns. The recall of every group must be at least 0.6, or 0.9.
+The groups are the intersections of both columns. The recall of every group must be at least 0.6, or
+0.9.
 """
 
 import tempfile
@@ -29,7 +30,12 @@ table = pd.DataFrame(
         "city": rng.choice(["north", "south"], rows, p=[0.7, 0.3]),
     }
 )
-risk = np.log(table.debt) - 0.8 * np.log(table.income) - 0.01 * table.years + 0.5 * (table.city == "south")
+risk = (
+    np.log(table.debt)
+    - 0.8 * np.log(table.income)
+    - 0.01 * table.years
+    + 0.5 * (table.city == "south")
+)
 table["repaid"] = (risk + 0.7 * rng.standard_normal(rows) < 0).astype(int)
 file = Path(tempfile.mkdtemp()) / "loans.csv"
 table.to_csv(file, index=False)
@@ -45,13 +51,26 @@ def recall(names, bound):
 
 
 for bound in (0.6, 0.9):
-    fair = FairClassifier(constraint=recall, bound=bound, epochs=5, random_state=0).fit(X, y, sensitive_features=who)
-    print(f"recall of every group at least {bound}: {fair.verdict_.decision}; accuracy {fair.score(X, y):.3f}")
+    fair = FairClassifier(constraint=recall, bound=bound, epochs=5, random_state=0).fit(
+        X, y, sensitive_features=who
+    )
+    print(
+        f"recall of every group at least {bound}: {fair.verdict_.decision}; accuracy"
+        f" {fair.score(X, y):.3f}"
+    )
     print(fair.verdict_)
     names = [gap.cell.removesuffix(", y=1") for gap in fair.verdict_.gaps]
-    recalls = np.array([[-gap.estimate, -gap.high, -gap.low] for gap in fair.verdict_.gaps])  # signs turned
+    # signs turned
+    recalls = np.array([[-gap.estimate, -gap.high, -gap.low] for gap in fair.verdict_.gaps])
     errors = np.abs(recalls[:, 1:] - recalls[:, :1]).T
-    plt.errorbar(names, recalls[:, 0], errors, fmt="o", capsize=4, label=f"bound {bound}: {fair.verdict_.decision}")
+    plt.errorbar(
+        names,
+        recalls[:, 0],
+        errors,
+        fmt="o",
+        capsize=4,
+        label=f"bound {bound}: {fair.verdict_.decision}",
+    )
     plt.axhline(bound, color="gray", linestyle="--")
 
 # The same question about any other model's predictions on held-out data.

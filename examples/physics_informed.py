@@ -1,10 +1,12 @@
 """A physics-informed network
 ============================
 
-Fit measurements of u_t + 30 u_x = 0, with the residual and the boundary within bounds in their own units.
+Fit measurements of u_t + 30 u_x = 0, with the residual and the boundary within bounds in their own
+units.
 
-The mean square of the residual, which starts near 100, must be at most 0.1, that of the boundary 0.01: no weight is
-tuned. The first network has the usual sum with weights of 1. The solution is u = sin(x - 30 t).
+The mean square of the residual, which starts near 100, must be at most 0.1, that of the boundary
+0.01: no weight is tuned. The first network has the usual sum with weights of 1. The solution is u =
+sin(x - 30 t).
 """
 
 from math import pi
@@ -27,12 +29,23 @@ def solution(p):
 
 
 def terms(net, count):
-    """The misfit, and the mean squares of residual and boundary (initial value, equal left and right sides)."""
-    u = lambda p: net(p / torch.tensor([pi, 0.5]) - 1)  # noqa: E731
-    p, (first, left) = points(count).requires_grad_(), points(128).view(2, 64, 2) * torch.eye(2)[:, None]
+    """The misfit, and the mean squares of residual and boundary (initial value, equal left and
+    right sides)."""
+
+    def u(p):
+        return net(p / torch.tensor([pi, 0.5]) - 1)
+
+    p, (first, left) = (
+        points(count).requires_grad_(),
+        points(128).view(2, 64, 2) * torch.eye(2)[:, None],
+    )
     (du,) = torch.autograd.grad(u(p).sum(), p, create_graph=True)
-    boundary = torch.cat([u(first) - solution(first), u(left) - u(left + torch.tensor([2 * pi, 0.0]))])
-    return [part.square().mean() for part in (u(where) - measured, du[:, 1] + BETA * du[:, 0], boundary)]
+    boundary = torch.cat(
+        [u(first) - solution(first), u(left) - u(left + torch.tensor([2 * pi, 0.0]))]
+    )
+    return [
+        part.square().mean() for part in (u(where) - measured, du[:, 1] + BETA * du[:, 0], boundary)
+    ]
 
 
 where = points(200)
@@ -49,7 +62,8 @@ for name in ("weights of 1", "bounds"):
         optimizer.zero_grad()
         misfit, residual, boundary = terms(net, 200)
         if name == "bounds":
-            fair.backward(misfit[None], values={"residual": residual - RESIDUAL, "boundary": boundary - BOUNDARY})
+            excess = {"residual": residual - RESIDUAL, "boundary": boundary - BOUNDARY}
+            fair.backward(misfit[None], values=excess)
         else:
             (misfit + residual + boundary).backward()
         optimizer.step()

@@ -3,8 +3,9 @@
 
 An ordinary loop keeps a bound: two of its lines are new.
 
-A synthetic census of Oklahoma: who earns more than 50,000 dollars a year? The mean loss over white people and the mean
-loss over all others must differ by at most 0.02. Plain training is the same loop with `SGD()` as the method.
+A synthetic census of Oklahoma: who earns more than 50,000 dollars a year? The mean loss over white
+people and the mean loss over all others must differ by at most 0.02. Plain training is the same
+loop with `SGD()` as the method.
 """
 
 import torch
@@ -21,7 +22,9 @@ data = load("synthetic:OK").dataset("RAC1P=1")  # two groups, and RAC1P is no in
 group = data.groups["RAC1P"]
 split = random_split(group, {"train": 0.7, "test": 0.3}, seed=0)
 data = scaled(data, split)
-train, test = (TensorDataset(data.X[part], data.y[part], group[part]) for part in (split.train, split.test))
+train, test = (
+    TensorDataset(data.X[part], data.y[part], group[part]) for part in (split.train, split.test)
+)
 
 loss = nn.BCEWithLogitsLoss(reduction="none")  # per-example losses
 parity = constraints.pairwise_loss_parity(["white", "other"], bound=BOUND)
@@ -39,7 +42,9 @@ def gap(model, examples):
 
 def trained(method):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(data.X.shape[1], 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
+    model = nn.Sequential(
+        nn.Linear(data.X.shape[1], 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
     fair = Constrained(model, parity, method)  # NEW
@@ -47,7 +52,8 @@ def trained(method):
     for _ in range(EPOCHS):
         for X, y, group in DataLoader(train, batch_sampler=batches):
             optimizer.zero_grad()
-            # NEW: was loss(model(X), y).mean().backward(). The weights make each group count as in the population.
+            # NEW: was loss(model(X), y).mean().backward(). The weights make each group count as in
+            # the population.
             fair.backward(loss(model(X), y), group, weight=batches.weights[group])
             optimizer.step()
             schedule.step()
@@ -55,7 +61,8 @@ def trained(method):
     plt.plot(gaps, "o-", label=type(method).__name__)
     (here, _), (new, error) = gap(model, train), gap(model, test)
     print(
-        f"{type(method).__name__}: gap on training examples {here:+.4f}, on held-out examples {new:+.4f} +- {error:.4f}"
+        f"{type(method).__name__}: gap on training examples {here:+.4f}, on held-out examples"
+        f" {new:+.4f} +- {error:.4f}"
     )
     return model, fair
 
@@ -63,9 +70,13 @@ def trained(method):
 print(f"bound {BOUND}")
 trained(SGD())
 model, fair = trained(AdaptivePI())
-print(fair.report([train.tensors], lambda batch: MiniBatch(loss(model(batch[0]), batch[1]), batch[2])))
+print(
+    fair.report([train.tensors], lambda batch: MiniBatch(loss(model(batch[0]), batch[1]), batch[2]))
+)
 
 plt.axhspan(-BOUND, BOUND, color="gray", alpha=0.3, label="bound")
-plt.gca().set(title="Training examples: loss of white - loss of other", xlabel="epoch", ylabel="gap")
+plt.gca().set(
+    title="Training examples: loss of white - loss of other", xlabel="epoch", ylabel="gap"
+)
 plt.legend()
 plt.show()

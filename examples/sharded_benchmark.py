@@ -1,11 +1,13 @@
 """A sharded model (FSDP2)
 ==========================
 
-A problem of the benchmark on a model that is sharded over processes by `fully_shard`. For several machines::
+A problem of the benchmark on a model that is sharded over processes by `fully_shard`. For several
+machines::
 
     torchrun --nproc-per-node 2 examples/sharded_benchmark.py  # with --nnodes, --rdzv-endpoint
 
-Each process holds half of every parameter and of every vector of the method, and sees half of every batch.
+Each process holds half of every parameter and of every vector of the method, and sees half of every
+batch.
 """
 
 import gc
@@ -47,13 +49,19 @@ def main():
     fair = Constrained(model, parity, DescentAscent(eta=0.4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
 
-    batches = BalancedBatchSampler(groups[train], BATCH // processes, rank=rank, world_size=processes)
+    batches = BalancedBatchSampler(
+        groups[train], BATCH // processes, rank=rank, world_size=processes
+    )
     examples = TensorDataset(data.X[train], data.y[train], groups[train])
     step = 0
     while step < STEPS:
         for X, y, group in DataLoader(examples, batch_sampler=batches):
             optimizer.zero_grad()
-            fair.backward(loss(model(X.to(device)), y.to(device)), group.to(device), weight=batches.weights[group])
+            fair.backward(
+                loss(model(X.to(device)), y.to(device)),
+                group.to(device),
+                weight=batches.weights[group],
+            )
             optimizer.step()
             step += 1
     with torch.no_grad():
@@ -61,14 +69,25 @@ def main():
     gap = abs(losses[groups[train] == 0].mean() - losses[groups[train] == 1].mean()).item()
     multipliers = ", ".join(f"{value:.6f}" for value in fair.multipliers.values())
     print(
-        f"process {rank} of {processes}: loss {losses.mean():.4f}, gap {gap:.4f}, multipliers {multipliers}\n", end=""
+        f"process {rank} of {processes}: loss {losses.mean():.4f}, gap {gap:.4f}, multipliers"
+        f" {multipliers}\n",
+        end="",
     )
 
 
 if __name__ == "__main__" and "RANK" in os.environ:
     main()
-    gc.collect()  # what holds the model also holds gloo's threads: alive at exit, they may abort the process
+    # what holds the model also holds gloo's threads: alive at exit, they may abort the process
+    gc.collect()
     distributed.destroy_process_group()
 elif __name__ == "__main__":
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", sys.argv[0]]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        sys.argv[0],
+    ]
     print(subprocess.run(torchrun, stdout=subprocess.PIPE, text=True, check=True).stdout)

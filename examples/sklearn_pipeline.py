@@ -1,10 +1,12 @@
 """A scikit-learn pipeline
 ==========================
 
-`FairPostprocessor` around a model of your own, cross-validation with groups, a verdict, and an audit of both models.
+`FairPostprocessor` around a model of your own, cross-validation with groups, a verdict, and an
+audit of both models.
 
-A synthetic census of Virginia: who earns more than 50,000 dollars a year? The rates of positive predictions of people
-by marital status must differ by at most 0.2, and marital status is not used to predict.
+A synthetic census of Virginia: who earns more than 50,000 dollars a year? The rates of positive
+predictions of people by marital status must differ by at most 0.2, and marital status is not used
+to predict.
 """
 
 import numpy as np
@@ -27,7 +29,9 @@ data = load("synthetic:VA").dataset("MAR")
 X, y = data.X.numpy()[:12_000], data.y.numpy().astype(int)[:12_000]
 married = np.where(data.groups["MAR"].numpy()[:12_000] == 0, "married", "not married")
 
-classifier = FairPostprocessor(LogisticRegression(), constraint="demographic_parity", bound=0.2, random_state=0)
+classifier = FairPostprocessor(
+    LogisticRegression(), constraint="demographic_parity", bound=0.2, random_state=0
+)
 pipeline = make_pipeline(StandardScaler(), classifier)
 scores = cross_validate(pipeline, X, y, cv=2, params={"sensitive_features": married})
 print(f"accuracy in cross-validation: {scores['test_score'].round(3)}")
@@ -35,7 +39,10 @@ print(f"accuracy in cross-validation: {scores['test_score'].round(3)}")
 pipeline.fit(X, y, sensitive_features=married)
 fair = pipeline[-1]
 print(fair.report())  # the verdict in it is from calibration data, which nothing else has used
-print(f"verdict: {fair.verdict_.decision}; probabilities of the first: {pipeline.predict_proba(X[:1]).round(3)}")
+print(
+    f"verdict: {fair.verdict_.decision}; probabilities of the first:"
+    f" {pipeline.predict_proba(X[:1]).round(3)}"
+)
 
 plain, scaled = fair.unconstrained_, pipeline[:-1].transform(X)
 at = fair.calibration_
@@ -45,7 +52,9 @@ for color, (name, model) in zip("br", {"fair": fair, "plain": plain}.items(), st
     audited = audit(y[at], married[at], predictions=model.predict(scaled[at]))
     for group in audited.groups:
         rate, low, high = group.rates["positive_rate"]
-        plt.errorbar(f"{name}, {group.name}", rate, [[rate - low], [high - rate]], fmt=f"o{color}", capsize=4)
+        plt.errorbar(
+            f"{name}, {group.name}", rate, [[rate - low], [high - rate]], fmt=f"o{color}", capsize=4
+        )
 
 plt.title("Audit: rates of positive predictions, 95 % intervals")
 plt.margins(x=0.2)

@@ -1,6 +1,8 @@
-"""A page in a real, headless browser, which is told what to do through a pipe (the Chrome DevTools Protocol).
+"""A page in a real, headless browser, which is told what to do through a pipe (the Chrome DevTools
+Protocol).
 
-Frames are drawn as for a reader: observers of scrolling and of sizes work, which they do not in a dump of the page.
+Frames are drawn as for a reader: observers of scrolling and of sizes work, which they do not in a
+dump of the page.
 """
 
 from __future__ import annotations
@@ -17,19 +19,30 @@ from typing import Any, NamedTuple
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 def needs_browser(test: Any) -> Any:
     """Slow: a browser takes seconds to start."""
-    here = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome here")
+    here = pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome here"
+    )
     return pytest.mark.slow(here(test))
 
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--remote-debugging-pipe",
+)
 
 KEYS = {"Enter": 13, "Tab": 9, "ArrowRight": 39}
 
@@ -60,7 +73,8 @@ def browsed(
     keys: Sequence[str] = (),
     dark: bool = False,
 ) -> Seen:
-    """The value of a JavaScript expression, often a promise, in a window of this size that shows the page.
+    """The value of a JavaScript expression, often a promise, in a window of this size that shows
+    the page.
 
     Before it, the element that the selector `focus` finds gets the focus, and keys are pressed.
     """
@@ -68,7 +82,11 @@ def browsed(
         session = browser.tab(width, height, dark)
         browser.visit(session, page.as_uri())
         if focus:
-            browser.call("Runtime.evaluate", session, expression=f"document.querySelector({json.dumps(focus)}).focus()")
+            browser.call(
+                "Runtime.evaluate",
+                session,
+                expression=f"document.querySelector({json.dumps(focus)}).focus()",
+            )
         for key in keys:
             pressed = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
             text = {"text": "\r"} if key == "Enter" else {}
@@ -77,7 +95,9 @@ def browsed(
         return browser.seen(session, probe)
 
 
-def browsed_in_turn(addresses: Sequence[str], probe: str, profile: Path, *, width: int) -> Iterator[tuple[str, Seen]]:
+def browsed_in_turn(
+    addresses: Sequence[str], probe: str, profile: Path, *, width: int
+) -> Iterator[tuple[str, Seen]]:
     """The same for many addresses, one after the other in one tab."""
     with _browser(profile, width, 900) as browser:
         session = browser.tab(width, 900)
@@ -98,7 +118,9 @@ class Browser:
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         self.number += 1
         command = {"id": self.number, "method": method, "params": parameters}
-        self.to.write(json.dumps(command | ({"sessionId": session} if session else {})).encode() + b"\0")
+        self.to.write(
+            json.dumps(command | ({"sessionId": session} if session else {})).encode() + b"\0"
+        )
         self.to.flush()
         while (message := self._next()).get("id") != self.number:
             self.events.append(message)
@@ -109,7 +131,9 @@ class Browser:
     def tab(self, width: int, height: int, dark: bool = False) -> str:
         """The session of a new, empty tab."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        session: str = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        session: str = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable", session)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -123,7 +147,9 @@ class Browser:
         self.wait_for("Page.loadEventFired")
 
     def seen(self, session: str, probe: str) -> Seen:
-        answer = self.call("Runtime.evaluate", session, expression=probe, awaitPromise=True, returnByValue=True)
+        answer = self.call(
+            "Runtime.evaluate", session, expression=probe, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return Seen(answer["result"].get("value"), self.complaints(), self.requests())
 
@@ -142,10 +168,18 @@ class Browser:
 
     def complaints(self) -> list[str]:
         heard = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-        return [json.dumps(event["params"])[:500] for event in self.events if event.get("method") in heard]
+        return [
+            json.dumps(event["params"])[:500]
+            for event in self.events
+            if event.get("method") in heard
+        ]
 
     def requests(self) -> list[str]:
-        sent = [event["params"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        sent = [
+            event["params"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
         return [one["request"]["url"] for one in sent]
 
 
@@ -154,7 +188,17 @@ def _browser(profile: Path, width: int, height: int) -> Iterator[Browser]:
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     flags = [*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
-    command = [sys.executable, "-I", "-S", "-c", START, str(theirs_in), str(theirs_out), str(CHROMIUM), *flags]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        START,
+        str(theirs_in),
+        str(theirs_out),
+        str(CHROMIUM),
+        *flags,
+    ]
     process = subprocess.Popen(command, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL)
     os.close(theirs_in)
     os.close(theirs_out)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+DATA = Path(
+    os.environ.get("FAIRBOUND_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
+)
 
 
 def extract(name: str) -> Path:

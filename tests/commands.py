@@ -13,7 +13,9 @@ RUNNER = CliRunner()
 
 def call(*arguments: str | Path, code: int = 0) -> str:
     """What a command prints, both streams; it must end with that exit status."""
-    done = RUNNER.invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80", "TERM": "dumb"})
+    done = RUNNER.invoke(
+        app, [str(argument) for argument in arguments], env={"COLUMNS": "80", "TERM": "dumb"}
+    )
     assert done.exit_code == code, done.output
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception

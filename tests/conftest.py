@@ -1,4 +1,5 @@
-"""What all tests share: one torch thread (faster on small tensors than two; the workers share two cores), real data."""
+"""What all tests share: one torch thread (faster on small tensors than two; the workers share two
+cores), real data."""
 
 import census
 import numpy as np

@@ -1,4 +1,5 @@
-"""What the tests of Keras models share: people, and one network written twice, for Keras and for torch."""
+"""What the tests of Keras models share: people, and one network written twice, for Keras and for
+torch."""
 
 from __future__ import annotations
 
@@ -27,11 +28,14 @@ def network(dtype: str = "float32", widths: tuple[int, ...] = WIDTHS, seed: int 
     keras.utils.set_random_seed(seed)
     dense = keras.layers.Dense
     hidden = [dense(width, activation="relu", dtype=dtype) for width in widths[1:-1]]
-    return keras.Sequential([keras.Input((widths[0],), dtype=dtype), *hidden, dense(widths[-1], dtype=dtype)])
+    return keras.Sequential(
+        [keras.Input((widths[0],), dtype=dtype), *hidden, dense(widths[-1], dtype=dtype)]
+    )
 
 
 def in_torch(x: Tensor, inputs: Tensor, widths: tuple[int, ...] = WIDTHS) -> Tensor:
-    """The same network as a torch function of Keras' flat weights: kernel (in, out), bias, layer by layer."""
+    """The same network as a torch function of Keras' flat weights: kernel (in, out), bias, layer by
+    layer."""
     start, hidden = 0, inputs
     for layer, (a, b) in enumerate(pairwise(widths)):
         kernel, bias = x[start : start + a * b].view(a, b), x[start + a * b : start + a * b + b]
@@ -50,9 +54,13 @@ def people(dtype: torch.dtype = torch.float32, rows: int = ROWS) -> Dataset:
     return Dataset(X, y, {"group": group}).to(dtype=dtype)
 
 
-def problem(forward: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype = torch.float32) -> Problem:
+def problem(
+    forward: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype = torch.float32
+) -> Problem:
     data = people(dtype)
-    return Problem(forward, bce, pairwise_loss_parity(2, bound=0.01).bind(data.groups["group"]), data)
+    return Problem(
+        forward, bce, pairwise_loss_parity(2, bound=0.01).bind(data.groups["group"]), data
+    )
 
 
 def sampler(of: Problem, seed: int = 3) -> Sampler:

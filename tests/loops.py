@@ -1,4 +1,5 @@
-"""What the tests of `Constrained` share: people, a model, limits about them, and one step of an ordinary loop."""
+"""What the tests of `Constrained` share: people, a model, limits about them, and one step of an
+ordinary loop."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from fairbound.integrations.torch.steps import StepInfo
 
 F64 = torch.float64
 FIXED = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is None}
-ONE_GRADIENT = {name: method for name, method in FIXED.items() if isinstance(method, MultiplierMethod)}
+ONE_GRADIENT = {
+    name: method for name, method in FIXED.items() if isinstance(method, MultiplierMethod)
+}
 ONE_DRAW = {name: method for name, method in ONE_GRADIENT.items() if method.draws == 1}
 GHOSTS = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is not None}
 LR = 0.05
@@ -31,7 +34,9 @@ class WholeVectors(Algorithm[Any]):
 
     inside: SSLALM = SSLALM(samples=1)  # noqa: RUF009  (frozen)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> Any:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> Any:
         return self.inside.init(x, m, first, equality)
 
     def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
@@ -44,12 +49,15 @@ class WholeVectors(Algorithm[Any]):
         return self.inside.multipliers(state)
 
 
-BOTH: dict[str, Algorithm[Any]] = {  # of the two kinds of methods, the first without and with smoothing
+# of the two kinds of methods, the first without and with smoothing
+BOTH: dict[str, Algorithm[Any]] = {
     "multipliers": DescentAscent(),
     "multipliers, smoothing": SSLALM(samples=1),
     "flat": WholeVectors(),
 }
-MULTIPLIERS = {name: method for name, method in BOTH.items() if isinstance(method, MultiplierMethod)}
+MULTIPLIERS = {
+    name: method for name, method in BOTH.items() if isinstance(method, MultiplierMethod)
+}
 
 
 class People(NamedTuple):
@@ -68,7 +76,9 @@ class People(NamedTuple):
 def people(rows: int = 120, seed: int = 0, dtype: torch.dtype = F64) -> People:
     """Three races of unequal size, whose labels are unequally hard to tell."""
     generator = torch.Generator().manual_seed(seed)
-    race = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), rows, replacement=True, generator=generator)
+    race = torch.multinomial(
+        torch.tensor([0.5, 0.3, 0.2]), rows, replacement=True, generator=generator
+    )
     sex = torch.randint(2, (rows,), generator=generator)
     X = torch.randn(rows, 4, dtype=F64, generator=generator) + 0.5 * race[:, None]
     noise = torch.randn(rows, dtype=F64, generator=generator)
@@ -84,7 +94,9 @@ def seeded(build: Any, seed: int = 0) -> Any:
 
 
 def network(seed: int = 0, dtype: torch.dtype = F64) -> nn.Module:
-    model: nn.Module = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)), seed)
+    model: nn.Module = seeded(
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)), seed
+    )
     return model.to(dtype)
 
 
@@ -101,11 +113,20 @@ def rows_of(model: nn.Module, who: People, numbers: Tensor) -> MiniBatch:
     """Some people after the model's forward pass."""
     outputs = model(who.X[numbers]).squeeze(-1)
     labels = who.y[numbers]
-    return MiniBatch(bce(outputs, labels), {"race": who.race[numbers], "sex": who.sex[numbers]}, labels, outputs)
+    return MiniBatch(
+        bce(outputs, labels), {"race": who.race[numbers], "sex": who.sex[numbers]}, labels, outputs
+    )
 
 
-def step(fair: Constrained, optimizer: torch.optim.Optimizer, model: nn.Module, who: People, draws: Tensor) -> StepInfo:
-    """One step of a loop on a set of rows for each draw, (draws, B): the first is passed backward."""
+def step(
+    fair: Constrained,
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    who: People,
+    draws: Tensor,
+) -> StepInfo:
+    """One step of a loop on a set of rows for each draw, (draws, B): the first is passed
+    backward."""
     optimizer.zero_grad()
     with torch.no_grad():
         further = [rows_of(model, who, numbers) for numbers in draws[1:]]
@@ -114,7 +135,9 @@ def step(fair: Constrained, optimizer: torch.optim.Optimizer, model: nn.Module, 
     return seen
 
 
-def numbers_for(method: Algorithm[Any], steps: int, who: People, size: int = 24, seed: int = 0) -> Tensor:
+def numbers_for(
+    method: Algorithm[Any], steps: int, who: People, size: int = 24, seed: int = 0
+) -> Tensor:
     """Row numbers for every step and draw: (steps, draws, size)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(who.X.shape[0], (steps, method.draws, size), generator=generator)
@@ -123,7 +146,11 @@ def numbers_for(method: Algorithm[Any], steps: int, who: People, size: int = 24,
 def surroundings(**more: str) -> dict[str, str]:
     """The environment of a fresh process that imports the tests."""
     here = Path(__file__).parent
-    paths = [str(here), str(here / "integrations" / "torch"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [
+        str(here),
+        str(here / "integrations" / "torch"),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | more
 
 
@@ -137,11 +164,14 @@ def tensors(tree: Any) -> list[Tensor]:
         return [tree]
     if isinstance(tree, Mapping):
         return [leaf for key in sorted(tree) for leaf in tensors(tree[key])]
-    return [leaf for part in tree for leaf in tensors(part)] if isinstance(tree, list | tuple) else []
+    return (
+        [leaf for part in tree for leaf in tensors(part)] if isinstance(tree, list | tuple) else []
+    )
 
 
 def knowledge(fair: Constrained) -> list[Tensor]:
-    """Everything that the method knows: its state, smoothed parameters and the last value of every constraint."""
+    """Everything that the method knows: its state, smoothed parameters and the last value of every
+    constraint."""
     kept = fair.state_dict()
     parts = [kept["state"], kept.get("smoothed"), kept["constraints"]]
     return [torch.tensor(kept["steps"]), *tensors(parts)]

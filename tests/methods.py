@@ -8,7 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, initial_points, make_functional
+from fairbound import (
+    ALGORITHMS,
+    BatchSpec,
+    Dataset,
+    Problem,
+    Sampler,
+    Split,
+    initial_points,
+    make_functional,
+)
 from fairbound.algorithms import (
     PHRALM,
     SPBM,
@@ -35,15 +44,18 @@ METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHM
     "PHRALM, second draw": PHRALM(second=True, lag=False, eta=InverseSqrt(5.0)),
     "NuPI, without memory": NuPI(nu=0.0, y_max=3.0),
     "SPBM, adaptive": SPBM(adapt=0.9, shrink=0.9, every=50, reciprocal=True),
-    "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3),
+    "Switching, adaptive": SwitchingSubgradient(
+        eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, k0=3
+    ),
     "Ghost, small box": StochasticGhost(beta=0.05, rho=0.01, p0=0.6, cap=3, alpha=0.3, d_max=0.1),
     "TrackedSQP, two steps": TrackedSQP(rhs="crz", alpha=0.1, alpha_c=0.3, least=0.05),
     "TrackedSQP, decay": TrackedSQP(rhs="decay", gamma=0.3, average=0.2),
 }
-# Scenarios of loops: a multiplier method, SSL-ALM in two forms, a method with Jacobians, Ghost. `check_algorithm` runs
-# every method in a loop.
+# Scenarios of loops: a multiplier method, SSL-ALM in two forms, a method with Jacobians, Ghost.
+# `check_algorithm` runs every method in a loop.
 IN_A_LOOP = {
-    name: METHODS[name] for name in ("DescentAscent", "SSLALM", "SSLALM, one draw", "TrackedSQP", "StochasticGhost")
+    name: METHODS[name]
+    for name in ("DescentAscent", "SSLALM", "SSLALM, one draw", "TrackedSQP", "StochasticGhost")
 }
 
 
@@ -55,8 +67,11 @@ def bce(outputs: Tensor, labels: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(outputs, labels, reduction="none")
 
 
-def classification(dtype: torch.dtype = F64, rows: int = 240, bound: float = 0.01) -> tuple[Problem, Sampler, Tensor]:
-    """A small net on two groups of synthetic examples: problem, sampler and eight starting points."""
+def classification(
+    dtype: torch.dtype = F64, rows: int = 240, bound: float = 0.01
+) -> tuple[Problem, Sampler, Tensor]:
+    """A small net on two groups of synthetic examples: problem, sampler and eight starting
+    points."""
     generator = torch.Generator().manual_seed(0)
     groups = (torch.arange(rows) % 3 == 0).long()
     X = torch.randn(rows, 4, dtype=F64, generator=generator) + 0.5 * groups[:, None]

@@ -1,4 +1,5 @@
-"""Optimistic dual ascent, w = y+ = [y + eta (2 c - c_last)]_+: a user's own multiplier method, for every driver."""
+"""Optimistic dual ascent, w = y+ = [y + eta (2 c - c_last)]_+: a user's own multiplier method, for
+every driver."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ class Optimistic(MultiplierMethod[State]):
     tau: float = 0.05
     eta: float = 0.1
 
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> State:
         y, k = like.new_zeros(m), like.new_zeros(())
         free = y if equality is None else equality.to(y)
         return State(y, y if first is None else first, free, k, k)

@@ -1,7 +1,8 @@
-"""Problems with known answers: quadratics, Hock-Schittkowski's, and P1 to P5 of benchmarks/defaults.py.
+"""Problems with known answers: quadratics, Hock-Schittkowski's, and P1 to P5 of
+benchmarks/defaults.py.
 
-Every problem whose functions are quadratic in x lives in one table: a row holds the coefficients of f and of every
-c_i, so that noise is a choice of rows and all of them run in one stack.
+Every problem whose functions are quadratic in x lives in one table: a row holds the coefficients of
+f and of every c_i, so that noise is a choice of rows and all of them run in one stack.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import defaults
 
 F64 = torch.float64
 N, M = 3, 4  # all problems of the table are padded to 3 variables and 4 constraints
-BLOCK = N * N + N + 1 + 2 * N  # of one function: quadratic, linear, constant, weights and kinks of |x - kink|
+# of one function: quadratic, linear, constant, weights and kinks of |x - kink|
+BLOCK = N * N + N + 1 + 2 * N
 LINEAR, CONSTANT = slice(N * N, N * N + N), N * N + N
 
 
@@ -40,7 +42,9 @@ class Known:
     y: Tensor  # (M,) multipliers
 
 
-def quadratic(Q: list[list[float]], q: list[float], r: float, kinked: tuple[float, float] = (0.0, 0.0)) -> Tensor:
+def quadratic(
+    Q: list[list[float]], q: list[float], r: float, kinked: tuple[float, float] = (0.0, 0.0)
+) -> Tensor:
     """1/2 x'Qx + q'x + r + weight |x_1 - kink|, padded to N variables: (BLOCK,)."""
     n = len(q)
     full = torch.zeros(N, N, dtype=F64)
@@ -58,7 +62,9 @@ def evaluate(x: Tensor, inputs: Tensor) -> Tensor:
     """(B, 1+M) values of [f, c] of every row at x."""
     table = inputs.unflatten(-1, (1 + M, BLOCK))
     Q, (weight, kink) = table[..., : N * N].unflatten(-1, (N, N)), table[..., -2 * N :].split(N, -1)
-    smooth = 0.5 * torch.einsum("bkij,i,j->bk", Q, x, x) + table[..., LINEAR] @ x + table[..., CONSTANT]
+    smooth = (
+        0.5 * torch.einsum("bkij,i,j->bk", Q, x, x) + table[..., LINEAR] @ x + table[..., CONSTANT]
+    )
     return smooth + (weight * (x - kink).abs()).sum(-1)
 
 
@@ -75,31 +81,44 @@ def known(name: str, rows: Tensor, start: list[float], x: list[float], y: list[f
 def ball() -> Known:
     """x_1 + x_2 with |x|^2 <= 2."""
     circle = quadratic([[2.0, 0.0], [0.0, 2.0]], [0.0, 0.0], -2.0)
-    return known("ball", row(quadratic([[0.0] * 2] * 2, [1.0, 1.0], 0.0), circle), [-0.5, 0], [-1, -1], [0.5])
+    return known(
+        "ball", row(quadratic([[0.0] * 2] * 2, [1.0, 1.0], 0.0), circle), [-0.5, 0], [-1, -1], [0.5]
+    )
 
 
 def nonsmooth() -> Known:
     """|x - 2| with |x| <= 1: for switching, whose theory allows kinks."""
-    rows = row(quadratic([[0.0]], [0.0], 0.0, (1.0, 2.0)), quadratic([[0.0]], [0.0], -1.0, (1.0, 0.0)))
+    rows = row(
+        quadratic([[0.0]], [0.0], 0.0, (1.0, 2.0)), quadratic([[0.0]], [0.0], -1.0, (1.0, 0.0))
+    )
     return known("abs", rows, [-0.5], [1], [1])
 
 
 def infeasible() -> Known:
     """x^2 with x <= -1 and x >= 1: the least violation is 1, at 0; there are no multipliers."""
-    rows = row(quadratic([[2.0]], [0.0], 0.0), quadratic([[0.0]], [1.0], 1.0), quadratic([[0.0]], [-1.0], 1.0))
+    rows = row(
+        quadratic([[2.0]], [0.0], 0.0),
+        quadratic([[0.0]], [1.0], 1.0),
+        quadratic([[0.0]], [-1.0], 1.0),
+    )
     return known("infeasible", rows, [0.7], [0], [])
 
 
 def normal_rows(rows: int, width: int, seed: int) -> Tensor:
-    """Standard normal rows whose empirical mean is exactly 0, so that the table's own optimum is the closed form."""
+    """Standard normal rows whose empirical mean is exactly 0, so that the table's own optimum is
+    the closed form."""
     noise = torch.randn(rows, width, dtype=F64, generator=torch.Generator().manual_seed(seed))
     return noise - noise.mean(0)
 
 
 def sample_bias(s: float = 0.5) -> Known:
-    """F = (x-2)^2/2, c = (1+zeta) x - 1, zeta = +-s: the multiplier tells a re-used sample from an independent one."""
+    """F = (x-2)^2/2, c = (1+zeta) x - 1, zeta = +-s: the multiplier tells a re-used sample from an
+    independent one."""
     rows = torch.stack(
-        [row(quadratic([[1.0]], [-2.0], 2.0), quadratic([[0.0]], [1.0 + sign * s], -1.0)) for sign in (-1, 1)]
+        [
+            row(quadratic([[1.0]], [-2.0], 2.0), quadratic([[0.0]], [1.0 + sign * s], -1.0))
+            for sign in (-1, 1)
+        ]
     )
     return known("bias", rows, [1], [1], [1])
 
@@ -107,13 +126,17 @@ def sample_bias(s: float = 0.5) -> Known:
 def penalty_bias(s: float = 0.5) -> Known:
     """S2: x^2/2 with E[zeta x] >= 1, zeta = 1 +- s, as the one inequality that is active."""
     rows = torch.stack(
-        [row(quadratic([[1.0]], [0.0], 0.0), quadratic([[0.0]], [-1.0 - sign * s], 1.0)) for sign in (-1, 1)]
+        [
+            row(quadratic([[1.0]], [0.0], 0.0), quadratic([[0.0]], [-1.0 - sign * s], 1.0))
+            for sign in (-1, 1)
+        ]
     )
     return known("S2", rows, [0.8], [1], [1])
 
 
 def noisy_test(y: float, sd: float = 0.5, rows: int = 20_000) -> Known:
-    """F = -y x, c = x - 1 + noise: the multiplier is y everywhere and the noise is in the test alone."""
+    """F = -y x, c = x - 1 + noise: the multiplier is y everywhere and the noise is in the test
+    alone."""
     table = row(quadratic([[0.0]], [-y], 0.0), quadratic([[0.0]], [1.0], -1.0)).repeat(rows, 1)
     table.unflatten(1, (1 + M, BLOCK))[:, 1, CONSTANT] += sd * normal_rows(rows, 1, seed=4)[:, 0]
     return known("noisy test", table, [1], [1], [y])
@@ -124,7 +147,9 @@ def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
     X = torch.cat([p.rows for p in problems])
     cells = Cells((Cell("all"),), (torch.arange(len(X)),))
     names, data = tuple(f"c{i}" for i in range(M)), Dataset(X, torch.zeros(len(X), dtype=F64))
-    constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], names, cells, mean=True)
+    constraint = FunctionConstraint(
+        lambda batch: batch.outputs.mean(0)[1:], names, cells, mean=True
+    )
     problem = Problem(evaluate, lambda outputs, labels: outputs[:, 0], constraint, data)
     splits, start = [], 0
     for p in problems:
@@ -133,16 +158,25 @@ def table_of(problems: list[Known]) -> tuple[Problem, list[Split], Cells]:
     return problem, splits, cells
 
 
-def sampler_for(split: Split, cells: Cells, batch: int, test: int | None = None, seed: int = 0) -> Sampler:
-    """Batches of `batch` rows (one where the problem has a single row); `test` rows for switching's first draw."""
+def sampler_for(
+    split: Split, cells: Cells, batch: int, test: int | None = None, seed: int = 0
+) -> Sampler:
+    """Batches of `batch` rows (one where the problem has a single row); `test` rows for switching's
+    first draw."""
     size = min(batch, len(split.train))
     same = BatchSpec(size, size)
-    return Sampler(split, cells, same if test is None else (BatchSpec(size, min(test, len(split.train))), same), seed)
+    return Sampler(
+        split,
+        cells,
+        same if test is None else (BatchSpec(size, min(test, len(split.train))), same),
+        seed,
+    )
 
 
 @dataclass(frozen=True)
 class HockSchittkowski:
-    """min f(x) s.t. c(x) = 0 from Hock and Schittkowski, Test Examples for Nonlinear Programming Codes (1981)."""
+    """min f(x) s.t. c(x) = 0 from Hock and Schittkowski, Test Examples for Nonlinear Programming
+    Codes (1981)."""
 
     number: int
     f: Callable[[Tensor], Tensor]
@@ -159,17 +193,25 @@ class HockSchittkowski:
     def problem(self, noise: float = 0.0, rows: int = 20_000) -> tuple[Problem, Sampler]:
         """For `run`; mini-batches of one row."""
         width = len(self.x) + len(self.y)
-        X = noise * normal_rows(rows, width, self.number) if noise else torch.zeros(1, width, dtype=F64)
+        X = (
+            noise * normal_rows(rows, width, self.number)
+            if noise
+            else torch.zeros(1, width, dtype=F64)
+        )
         cells = Cells((Cell("all"),), (torch.arange(len(X)),))
         names = tuple(f"h{i}" for i in range(len(self.y)))
-        constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], names, cells, equality=True, mean=True)
-        data = Dataset(X, torch.zeros(len(X), dtype=F64))
-        return Problem(self.noisy, lambda outputs, labels: outputs[:, 0], constraint, data), sampler_for(
-            Split.all_train(len(X)), cells, 1
+        constraint = FunctionConstraint(
+            lambda batch: batch.outputs.mean(0)[1:], names, cells, equality=True, mean=True
         )
+        data = Dataset(X, torch.zeros(len(X), dtype=F64))
+        return Problem(
+            self.noisy, lambda outputs, labels: outputs[:, 0], constraint, data
+        ), sampler_for(Split.all_train(len(X)), cells, 1)
 
 
-def _hs(number: int, f: Any, c: Any, start: list[float], x: list[float], y: list[float]) -> HockSchittkowski:
+def _hs(
+    number: int, f: Any, c: Any, start: list[float], x: list[float], y: list[float]
+) -> HockSchittkowski:
     def stacked(point: Tensor) -> Tensor:
         return torch.stack(c(*point.unbind()))
 
@@ -181,22 +223,51 @@ HS = {
     one.number: one
     for one in (
         _hs(6, lambda a, b: (1 - a) ** 2, lambda a, b: [10 * (b - a**2)], [-1.2, 1], [1, 1], [0]),
-        _hs(26, lambda a, b, c: (a - b) ** 2 + (b - c) ** 4, lambda a, b, c: [(1 + b**2) * a + c**4 - 3],
-            [-2.6, 2, 2], [1, 1, 1], [0]),
-        _hs(27, lambda a, b, c: 0.01 * (a - 1) ** 2 + (b - a**2) ** 2, lambda a, b, c: [a + c**2 + 1],
-            [2, 2, 2], [-1, 1, 0], [0.04]),
-        _hs(28, lambda a, b, c: (a + b) ** 2 + (b + c) ** 2, lambda a, b, c: [a + 2 * b + 3 * c - 1],
-            [-4, 1, 1], [0.5, -0.5, 0.5], [0]),
-        _hs(39, lambda a, b, c, d: -a, lambda a, b, c, d: [b - a**3 - c**2, a**2 - b - d**2],
-            [2, 2, 2, 2], [1, 1, 0, 0], [-1, -1]),
-        _hs(40, lambda a, b, c, d: -a * b * c * d, lambda a, b, c, d: [a**3 + b**2 - 1, a**2 * d - c, d**2 - b],
-            [0.8, 0.8, 0.8, 0.8], [2 ** (-1 / 3), 2 ** (-1 / 2), 2 ** (-11 / 12), 2 ** (-1 / 4)],
-            [0.5, -(2 ** (-13 / 12)), 2 ** (-3 / 2)]),
+        _hs(
+            26,
+            lambda a, b, c: (a - b) ** 2 + (b - c) ** 4,
+            lambda a, b, c: [(1 + b**2) * a + c**4 - 3],
+            [-2.6, 2, 2],
+            [1, 1, 1],
+            [0],
+        ),
+        _hs(
+            27,
+            lambda a, b, c: 0.01 * (a - 1) ** 2 + (b - a**2) ** 2,
+            lambda a, b, c: [a + c**2 + 1],
+            [2, 2, 2],
+            [-1, 1, 0],
+            [0.04],
+        ),
+        _hs(
+            28,
+            lambda a, b, c: (a + b) ** 2 + (b + c) ** 2,
+            lambda a, b, c: [a + 2 * b + 3 * c - 1],
+            [-4, 1, 1],
+            [0.5, -0.5, 0.5],
+            [0],
+        ),
+        _hs(
+            39,
+            lambda a, b, c, d: -a,
+            lambda a, b, c, d: [b - a**3 - c**2, a**2 - b - d**2],
+            [2, 2, 2, 2],
+            [1, 1, 0, 0],
+            [-1, -1],
+        ),
+        _hs(
+            40,
+            lambda a, b, c, d: -a * b * c * d,
+            lambda a, b, c, d: [a**3 + b**2 - 1, a**2 * d - c, d**2 - b],
+            [0.8, 0.8, 0.8, 0.8],
+            [2 ** (-1 / 3), 2 ** (-1 / 2), 2 ** (-11 / 12), 2 ** (-1 / 4)],
+            [0.5, -(2 ** (-13 / 12)), 2 ** (-3 / 2)],
+        ),
     )
-}  # fmt: skip
+}
 
 
-# P1 to P5 of benchmarks/defaults.py ----------------------------------------------------------------------------------
+# P1 to P5 of benchmarks/defaults.py ---------------------------------------------------------------
 
 KNOWN = {problem.name: problem for problem in defaults.known_problems()}
 ONE = torch.ones((), dtype=F64)
@@ -214,11 +285,15 @@ class Errors(NamedTuple):
         return x, violation, y
 
 
-def errors(method: Algorithm[Any], name: str, steps: int, batch: float = 4, replicates: int = 32) -> Errors:
-    """Errors of `method` on the problem `name`, as one stack of replicates; mini-batches of `batch` examples.
+def errors(
+    method: Algorithm[Any], name: str, steps: int, batch: float = 4, replicates: int = 32
+) -> Errors:
+    """Errors of `method` on the problem `name`, as one stack of replicates; mini-batches of `batch`
+    examples.
 
-    Noise of one example: sd 0.5 on every entry of grad f and c, 0.2 on J, where c sees the noise of J (c + Zx), so that
-    products of one mini-batch are biased as in training. A mini-batch of B examples has 1/B of the variance.
+    Noise of one example: sd 0.5 on every entry of grad f and c, 0.2 on J, where c sees the noise of
+    J (c + Zx), so that products of one mini-batch are biased as in training. A mini-batch of B
+    examples has 1/B of the variance.
     """
     problem, generator = KNOWN[name], torch.Generator().manual_seed(0)
     width = defaults.N + problem.m + problem.m * defaults.N
@@ -230,7 +305,9 @@ def errors(method: Algorithm[Any], name: str, steps: int, batch: float = 4, repl
         return method.init(x, problem.m, defaults.sample(problem, ONE, ONE, rows[0])(x))
 
     def step(x: Tensor, state: Any, rows: Tensor) -> Any:
-        d, new = method.update(x, state, Draw.of(*(defaults.sample(problem, ONE, ONE, row) for row in rows)))
+        d, new = method.update(
+            x, state, Draw.of(*(defaults.sample(problem, ONE, ONE, row) for row in rows))
+        )
         y = method.multipliers(new)
         return x + d, new, torch.full_like(problem.y, torch.nan) if y is None else y
 

@@ -1,4 +1,5 @@
-"""What the tests of distributed loops share: a script in two processes, and the rows that each of them sees."""
+"""What the tests of distributed loops share: a script in two processes, and the rows that each of
+them sees."""
 
 from __future__ import annotations
 
@@ -28,9 +29,12 @@ def drawn(method: Algorithm[Any], k: int) -> list[list[Tensor]]:
     generator = torch.Generator().manual_seed(k)
     without, anybody = (WHO.race < 2).nonzero().flatten(), torch.arange(120)
     return [
-        [pool[torch.randint(pool.numel(), (size,), generator=generator)] for pool, size in zip((without, anybody), HALVES, strict=True)]  # noqa: E501
+        [
+            pool[torch.randint(pool.numel(), (size,), generator=generator)]
+            for pool, size in zip((without, anybody), HALVES, strict=True)
+        ]
         for _ in range(method.draws)
-    ]  # fmt: skip
+    ]
 
 
 def own_rows(halves: list[Tensor], rank: int | None) -> Tensor:
@@ -63,7 +67,9 @@ def in_process(rank: int, folder: Path, compute: Callable[[], dict[str, Any]]) -
     """One of the two processes: what it finds goes into the folder."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", RuntimeWarning)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+    )
     torch.save(compute(), folder / f"{rank}.pt")
     distributed.barrier()  # a process that leaves first aborts the other
     distributed.destroy_process_group()
@@ -73,7 +79,9 @@ def assert_one_process_would(found: list[dict[str, Any]], alone: dict[str, Any])
     """Both processes end where one process on all rows does, with the same model to the bit."""
     for own in found:
         assert torch.allclose(own["model"], alone["model"], rtol=0, atol=1e-12)
-        assert own.get("multipliers", {}) == pytest.approx(alone.get("multipliers", {}), rel=0, abs=1e-12)
+        assert own.get("multipliers", {}) == pytest.approx(
+            alone.get("multipliers", {}), rel=0, abs=1e-12
+        )
         for a, b in zip(own["knows"], alone["knows"], strict=True):
             assert torch.allclose(a.to(F64), b.to(F64), rtol=0, atol=1e-12)
     assert torch.equal(found[0]["model"], found[1]["model"])
@@ -83,9 +91,14 @@ def two_processes(script: str, folder: Path) -> list[dict[str, Any]]:
     """What two processes of a script found; they are given ten minutes."""
     logs = [folder / f"{rank}.log" for rank in (0, 1)]
     running = [
-        subprocess.Popen([sys.executable, script, str(rank), str(folder)], env=surroundings(), stdout=log.open("w"), stderr=subprocess.STDOUT)  # noqa: E501
+        subprocess.Popen(
+            [sys.executable, script, str(rank), str(folder)],
+            env=surroundings(),
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+        )
         for rank, log in enumerate(logs)
-    ]  # fmt: skip
+    ]
     until = time.monotonic() + 600
     try:
         ends = [process.wait(max(0.1, until - time.monotonic())) for process in running]

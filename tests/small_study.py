@@ -1,4 +1,5 @@
-"""A small study on the synthetic census, as the text of a TOML file: what tests of the benchmark run."""
+"""A small study on the synthetic census, as the text of a TOML file: what tests of the benchmark
+run."""
 
 from __future__ import annotations
 
@@ -77,7 +78,9 @@ def contents(folder: Path) -> dict[str, list[bytes]]:
     """The bits of every stored result."""
     return {
         result.key: [
-            np.ascontiguousarray(column).tobytes() for table in result.tables.values() for column in table.values()
+            np.ascontiguousarray(column).tobytes()
+            for table in result.tables.values()
+            for column in table.values()
         ]
         for result in Store(folder).results()
     }

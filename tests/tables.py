@@ -1,4 +1,5 @@
-"""Random examples for the tests of constraints, as numpy arrays, and a model whose gradients can be read off."""
+"""Random examples for the tests of constraints, as numpy arrays, and a model whose gradients can be
+read off."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ EXAMPLES, GROUPS = 60, 3
 
 
 class Table(NamedTuple):
-    """One logit or one per class, a loss that has nothing to do with them, groups, labels, weights."""
+    """One logit or one per class, a loss that has nothing to do with them, groups, labels,
+    weights."""
 
     logit: np.ndarray  # (examples,)
     logits: np.ndarray  # (examples, 3)
@@ -31,7 +33,9 @@ class Table(NamedTuple):
         weight = self.weight if weighted else np.ones(len(values))
         return float((values * weight)[chosen].sum() / weight[chosen].sum())
 
-    def by_group(self, values: np.ndarray, weighted: bool, inside: np.ndarray | None = None) -> list[float]:
+    def by_group(
+        self, values: np.ndarray, weighted: bool, inside: np.ndarray | None = None
+    ) -> list[float]:
         """The mean of every group, within some examples."""
         inside = np.ones(EXAMPLES, bool) if inside is None else inside
         return [self.mean(values, (self.group == g) & inside, weighted) for g in range(GROUPS)]
@@ -44,12 +48,17 @@ def table(seed: int) -> Table:
     group[:6] = [0, 1, 2, 0, 1, 2]
     label, kind = rng.integers(0, 2, EXAMPLES), rng.integers(0, 3, EXAMPLES)
     label[:6], kind[:6] = [0, 0, 0, 1, 1, 1], [1, 1, 1, 2, 2, 2]
-    logit, logits, losses = rng.normal(size=EXAMPLES), rng.normal(size=(EXAMPLES, 3)), rng.exponential(size=EXAMPLES)
+    logit, logits, losses = (
+        rng.normal(size=EXAMPLES),
+        rng.normal(size=(EXAMPLES, 3)),
+        rng.exponential(size=EXAMPLES),
+    )
     return Table(logit, logits, losses, group, label, kind, rng.random(EXAMPLES) + 0.1)
 
 
 class Free(nn.Module):
-    """A model whose parameters are its outputs and losses on the examples of a table: any gradient can be read off."""
+    """A model whose parameters are its outputs and losses on the examples of a table: any gradient
+    can be read off."""
 
     def __init__(self, t: Table, outputs: str = "logit") -> None:
         super().__init__()
@@ -62,7 +71,9 @@ def two(bound: float) -> Constraint:
     return constraints.loss_parity(["A", "B"], bound=bound, contrast=pairwise)
 
 
-def skewed(rng: np.random.Generator, *sizes: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def skewed(
+    rng: np.random.Generator, *sizes: int, shift: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Groups and exponential losses of mean 1; those of the last group shifted."""
     groups = np.repeat(np.arange(len(sizes)), sizes)
     return groups, rng.exponential(size=len(groups)) + shift * (groups == len(sizes) - 1)

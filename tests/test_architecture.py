@@ -1,4 +1,5 @@
-"""Who imports what (docs/background/architecture.md): read from the source, and what `import fairbound` needs."""
+"""Who imports what (docs/background/architecture.md): read from the source, and what `import
+fairbound` needs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ import fairbound
 
 ROOT = Path(fairbound.__file__).parent
 MODULES = {
-    ".".join(("fairbound", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    ".".join(("fairbound", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
     for path in ROOT.rglob("*.py")
 }
 
@@ -35,14 +38,17 @@ def imports(path: Path) -> set[str]:
 
 
 def named(*prefixes: str) -> list[str]:
-    return sorted(name for name in MODULES if any(name == p or name.startswith(p + ".") for p in prefixes))
+    return sorted(
+        name for name in MODULES if any(name == p or name.startswith(p + ".") for p in prefixes)
+    )
 
 
 def ours(name: str) -> set[str]:
     return {module for module in imports(MODULES[name]) if module.split(".")[0] == "fairbound"}
 
 
-LAYERS = {  # folder -> what of ours it may import, beside itself and _utils (docs/background/architecture.md)
+# folder -> what of ours it may import, beside itself and _utils (docs/background/architecture.md)
+LAYERS = {
     "_utils": (),
     "core": (),
     "algorithms": ("core",),
@@ -51,9 +57,35 @@ LAYERS = {  # folder -> what of ours it may import, beside itself and _utils (do
     "data": ("core", "constraints", "metrics"),
     "auditing": ("core", "constraints", "metrics", "data"),
     "training": ("core", "algorithms", "constraints", "metrics", "data"),
-    "integrations": ("core", "algorithms", "constraints", "metrics", "data", "auditing", "training"),
-    "benchmark": ("core", "algorithms", "constraints", "metrics", "data", "auditing", "training", "integrations"),
-    "cli": ("core", "constraints", "metrics", "data", "auditing", "training", "integrations", "benchmark"),
+    "integrations": (
+        "core",
+        "algorithms",
+        "constraints",
+        "metrics",
+        "data",
+        "auditing",
+        "training",
+    ),
+    "benchmark": (
+        "core",
+        "algorithms",
+        "constraints",
+        "metrics",
+        "data",
+        "auditing",
+        "training",
+        "integrations",
+    ),
+    "cli": (
+        "core",
+        "constraints",
+        "metrics",
+        "data",
+        "auditing",
+        "training",
+        "integrations",
+        "benchmark",
+    ),
     "testing": ("core", "constraints", "data", "training", "integrations"),
 }
 
@@ -62,13 +94,16 @@ def test_imports_point_one_way() -> None:
     for name in sorted(set(MODULES) - {"fairbound"}):
         layer = name.split(".")[1]
         allowed = {layer, "_utils", *LAYERS[layer]}
-        assert {module.split(".")[1] for module in ours(name) if module != "fairbound"} <= allowed, name
+        assert {
+            module.split(".")[1] for module in ours(name) if module != "fairbound"
+        } <= allowed, name
         assert "fairbound" not in ours(name), f"{name}: import a name from its own module"
         if layer not in ("benchmark", "cli"):
             assert "torch.set_default" not in MODULES[name].read_text(), name
 
 
-INTEGRATIONS = {  # front end -> the others that it may import; sklearn/ reads a Keras model that a user gives it
+# front end -> the others that it may import; sklearn/ reads a Keras model that a user gives it
+INTEGRATIONS = {
     "groups": (),
     "torch": (),
     "keras": ("groups", "torch"),
@@ -81,12 +116,26 @@ INTEGRATIONS = {  # front end -> the others that it may import; sklearn/ reads a
 def test_front_ends_stand_side_by_side() -> None:
     for name in named(*(f"fairbound.integrations.{name}" for name in INTEGRATIONS)):
         front_end = name.split(".")[2]
-        others = {module.split(".")[2] for module in ours(name) if module.startswith("fairbound.integrations.")}
+        others = {
+            module.split(".")[2]
+            for module in ours(name)
+            if module.startswith("fairbound.integrations.")
+        }
         assert others <= {front_end, *INTEGRATIONS[front_end]}, name
 
 
 def test_algorithms_see_torch_and_the_contract_only() -> None:
-    plain = {"__future__", "abc", "collections", "dataclasses", "functools", "math", "operator", "statistics", "typing"}
+    plain = {
+        "__future__",
+        "abc",
+        "collections",
+        "dataclasses",
+        "functools",
+        "math",
+        "operator",
+        "statistics",
+        "typing",
+    }
     for name in named("fairbound.algorithms"):
         outside = {module.split(".")[0] for module in imports(MODULES[name])} - {"fairbound"}
         assert outside <= plain | {"torch"}, (name, outside)
@@ -98,9 +147,19 @@ def test_algorithms_see_torch_and_the_contract_only() -> None:
 def test_the_package_has_twelve_entries() -> None:
     entries = {path.name for path in ROOT.iterdir()} - {"__pycache__"}
     assert entries - {"__init__.py", "__init__.pyi", "py.typed"} == {
-        "core.py", "algorithms", "constraints", "metrics", "auditing", "data", "training", "integrations", "benchmark",
-        "cli", "testing", "_utils",
-    }  # fmt: skip
+        "core.py",
+        "algorithms",
+        "constraints",
+        "metrics",
+        "auditing",
+        "data",
+        "training",
+        "integrations",
+        "benchmark",
+        "cli",
+        "testing",
+        "_utils",
+    }
     assert len(LAYERS) == 12
 
 
@@ -113,12 +172,18 @@ def in_a_fresh_process(code: str) -> str:
 
 def test_import_alone_imports_nothing_heavy() -> None:
     """Public names are resolved on first use, so that the command line starts without torch."""
-    code = "import sys, fairbound; print(sorted({'torch', 'numpy', 'scipy', 'pandas', 'sklearn'} & {*sys.modules}))"
+    code = (
+        "import sys, fairbound; print(sorted({'torch', 'numpy', 'scipy', 'pandas', 'sklearn'} &"
+        " {*sys.modules}))"
+    )
     assert in_a_fresh_process(code) == "[]"
 
 
 def test_every_public_name_resolves() -> None:
-    code = "import fairbound; print(sum(getattr(fairbound, name) is not None for name in fairbound.__all__))"
+    code = (
+        "import fairbound; print(sum(getattr(fairbound, name) is not None for name in"
+        " fairbound.__all__))"
+    )
     assert int(in_a_fresh_process(code)) == len(fairbound.__all__)
     assert set(fairbound.__all__) <= set(dir(fairbound))
     with pytest.raises(AttributeError, match="has no attribute 'limits'"):
@@ -126,11 +191,14 @@ def test_every_public_name_resolves() -> None:
 
 
 def test_no_module_hides_a_public_name() -> None:
-    """Every submodule is imported first, then the public names: neither takes the place of the other.
+    """Every submodule is imported first, then the public names: neither takes the place of the
+    other.
 
     The commands of the command line are in files of their names, which nothing imports from.
     """
-    extras = tuple(f"fairbound.integrations.{name}" for name in ("keras", "lightning", "transformers"))
+    extras = tuple(
+        f"fairbound.integrations.{name}" for name in ("keras", "lightning", "transformers")
+    )
     modules = [name for name in MODULES if not name.startswith(extras)]
     code = f"""
 import importlib, types
@@ -160,7 +228,9 @@ def test_the_stub_lists_the_public_names() -> None:
         if alias.name == alias.asname
     }
     homes = {name: f"fairbound.{home}" for name, home in fairbound._HOME.items()}
-    assert listed == {name: home.rpartition(".")[0] if name in PACKAGES else home for name, home in homes.items()}
+    assert listed == {
+        name: home.rpartition(".")[0] if name in PACKAGES else home for name, home in homes.items()
+    }
 
 
 def test_import_needs_torch_numpy_and_scipy_only() -> None:

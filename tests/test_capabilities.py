@@ -1,4 +1,5 @@
-"""docs/background/capabilities.md is true: a "yes" of ours has a test, and what peers are said to have is in them."""
+"""docs/background/capabilities.md is true: a "yes" of ours has a test, and what peers are said to
+have is in them."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "background" / "capabilities.md").read_text()
 HEAD, _, *ROWS = [
-    [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("|")
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("|")
 ]
 
 
-# The table ------------------------------------------------------------------------------------------------------------
+# The table ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
@@ -35,9 +38,21 @@ def test_a_yes_has_a_test_and_a_no_has_none(row: list[str]) -> None:
 def test_the_table_has_the_rows_that_users_ask_for() -> None:
     text = " ".join(row[0] for row in ROWS)
     for word in (
-        "equality", "proxy", "indexed", "implicit", "dual step for each", "dual optimizers", "restarts",
-        "penalty updates", "switching", "SQP", "DDP", "FSDP", "resume by name", "KKT",
-    ):  # fmt: skip
+        "equality",
+        "proxy",
+        "indexed",
+        "implicit",
+        "dual step for each",
+        "dual optimizers",
+        "restarts",
+        "penalty updates",
+        "switching",
+        "SQP",
+        "DDP",
+        "FSDP",
+        "resume by name",
+        "KKT",
+    ):
         assert word in text, word
 
 
@@ -55,7 +70,9 @@ def sources(package: ModuleType) -> str:
     ("peer", "package"), [("Cooper", "cooper"), ("humancompatible-train", "humancompatible.train")]
 )
 def test_what_a_peer_is_said_to_have_is_in_it(peer: str, package: str) -> None:
-    pytest.importorskip(package, reason=f"{peer} is not installed: pip install -r benchmarks/requirements.txt")
+    pytest.importorskip(
+        package, reason=f"{peer} is not installed: pip install -r benchmarks/requirements.txt"
+    )
     text = sources(importlib.import_module(package))
     names = re.findall(r"`(\w+)[^`]*`", " ".join(row[HEAD.index(peer)] for row in ROWS))
     assert len(names) > 4

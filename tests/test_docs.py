@@ -1,4 +1,5 @@
-"""Every code block of the README and of the pages of docs/ runs as it stands; links and files that they name exist."""
+"""Every code block of the README and of the pages of docs/ runs as it stands; links and files that
+they name exist."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ import check_site  # noqa: E402
 import generate  # noqa: E402
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted(page for page in DOCS.rglob("*.md") if not {"_build", "gallery"} & set(page.parts))]
+PAGES = [
+    README,
+    *sorted(page for page in DOCS.rglob("*.md") if not {"_build", "gallery"} & set(page.parts)),
+]
 RUN_ELSEWHERE = {  # pages that run where their subject is tested
     "guides/loop.md": "tests/test_examples.py",
     "guides/many_groups.md": "tests/test_examples.py",
@@ -44,11 +48,14 @@ CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a pa
     "README.md": lambda space: space["fair"].verdict_.decision == "holds",
     "guides/classifier.md": lambda space: space["fair"].verdict_.decision in ("holds", "undecided"),
     "guides/data.md": lambda space: space["data"].X.shape[1] == len(space["data"].names),
-    "background/metrics.md": lambda space: space["audited"].metrics["demographic_parity_difference"].value > 0,
+    "background/metrics.md": lambda space: (
+        space["audited"].metrics["demographic_parity_difference"].value > 0
+    ),
     "reference/constraints.md": lambda space: "equalized_odds" in space["constraints"].NOTIONS,
 }
 
-SHOW_OUTPUT = {"README.md", "start/loop.md", "guides/choosing_a_method.md"}  # what they show is what their code prints
+# what they show is what their code prints
+SHOW_OUTPUT = {"README.md", "start/loop.md", "guides/choosing_a_method.md"}
 
 
 def named(page: Path) -> str:
@@ -70,7 +77,9 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) 
             exec(compile(block, f"a block of {named(page)}", "exec", dont_inherit=True), space)
     assert CHECKS.get(named(page), lambda _: True)(space)
     if named(page) in SHOW_OUTPUT:
-        shown = re.findall(r"^```\n\n```\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        shown = re.findall(
+            r"^```\n\n```\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE
+        )
         assert shown
         printed = without_numbers(output.getvalue())
         assert [text for text in shown if without_numbers(text) not in printed] == []
@@ -86,18 +95,28 @@ def test_a_page_that_is_run_elsewhere_is_named_there(page: str, test: str) -> No
     assert Path(page).name.removesuffix(".md") in (ROOT / test).read_text()
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"], ids=named)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"], ids=named
+)
 def test_links_and_files_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"\[[^]\"]+\]\(([^)#\s\"[]+)", text) if "://" not in link]
-    files = re.findall(r"(?:src|tests|benchmarks|examples|docs|tools)/[\w/.-]+\.(?:py|toml|md)", text)
-    missing = [link for link in links if not (page.parent / link).exists() and link != "gallery/index.rst"]
-    missing += [name for name in files if not (ROOT / name).exists() and not (page.parent / name).exists()]
+    files = re.findall(
+        r"(?:src|tests|benchmarks|examples|docs|tools)/[\w/.-]+\.(?:py|toml|md)", text
+    )
+    missing = [
+        link for link in links if not (page.parent / link).exists() and link != "gallery/index.rst"
+    ]
+    missing += [
+        name for name in files if not (ROOT / name).exists() and not (page.parent / name).exists()
+    ]
     assert not missing
 
 
 def test_the_study_of_the_data_page_is_read(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", (DOCS / "guides" / "data.md").read_text(), flags=re.DOTALL)
+    (text,) = re.findall(
+        r"```toml\n(.*?)```", (DOCS / "guides" / "data.md").read_text(), flags=re.DOTALL
+    )
     (tmp_path / "loans.toml").write_text(text)
     spec = study.load(tmp_path / "loans.toml").problem
     assert spec is not None
@@ -110,10 +129,13 @@ def test_the_commands_are_at_the_top_of_the_readme() -> None:
 
 
 def measured(page: Path) -> dict[str, list[str]]:
-    """The measured figures, such as 0.415 or 1.27, of each line outside code that has two or more, in their order."""
+    """The measured figures, such as 0.415 or 1.27, of each line outside code that has two or more,
+    in their order."""
     lines = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).splitlines()
     figure = re.compile(r"(?<![\w.,])(?:0\.\d{3,}|[1-9]\d*\.\d{2,})(?![\w.])")
-    figures = {line: [n for n in dict.fromkeys(figure.findall(line)) if n not in ROUND] for line in lines}
+    figures = {
+        line: [n for n in dict.fromkeys(figure.findall(line)) if n not in ROUND] for line in lines
+    }
     return {line: numbers for line, numbers in figures.items() if len(numbers) >= 2}
 
 
@@ -141,17 +163,21 @@ def test_the_readme_tells_what_peers_have_and_we_do_not() -> None:
     compared = {row[0].split(" ")[0]: row[1] for row in tables(README) if len(row) == 3}
     for peer in ("Cooper", "humancompatible-train", "TFCO"):
         column = 2 + peers.index(peer)
-        missing_here = " ".join(row[column] for row in capabilities if row[1] == "no" and row[column] != "no")
+        missing_here = " ".join(
+            row[column] for row in capabilities if row[1] == "no" and row[column] != "no"
+        )
         assert missing_here
         assert all(name in missing_here for name in re.findall(r"`([^`]+)`", compared[peer]))
     assert {"Fairlearn", "AIF360", "TorchJD"} <= compared.keys()
 
 
-# The site -------------------------------------------------------------------------------------------------------------
+# The site -----------------------------------------------------------------------------------------
 
 
 def test_every_example_has_a_place_in_the_gallery() -> None:
-    assert sorted(generate.GALLERY) == sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+    assert sorted(generate.GALLERY) == sorted(
+        path.stem for path in (ROOT / "examples").glob("*.py")
+    )
 
 
 def test_reference_pages_are_made_from_the_code() -> None:
@@ -168,20 +194,25 @@ def test_reference_pages_are_made_from_the_code() -> None:
 def test_a_public_name_has_an_example_and_says_what_its_parameters_are(name: str) -> None:
     thing = getattr(fairbound, name)
     text = inspect.getdoc(thing) or ""
-    if elsewhere := re.search(r"`(\w+)` has an example", text):
+    if elsewhere := re.search(r"`(\w+)` has\s+an\s+example", text):
         text += inspect.getdoc(getattr(fairbound, elsewhere[1])) or ""
     assert ">>> " in text
     if inspect.isfunction(thing) and len(inspect.signature(thing).parameters) > 3:
         assert "Args:" in text
     page = "".join(page.read_text() for page in (DOCS / "reference" / "api").glob("*.md"))
-    assert re.search(rf"[ .]{fairbound._HOME[name]}[ \n]", page), "no page of the API has its module"
+    assert re.search(rf"[ .]{fairbound._HOME[name]}[ \n]", page), (
+        "no page of the API has its module"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "made"),
     [
         ("`run` and x_, *y", "``run`` and x\\_, \\*y"),
-        ("Text:\n\n    x+ = x - tau d\n\nmore", "Text:\n\n.. code-block:: text\n\n    x+ = x - tau d\n\nmore"),
+        (
+            "Text:\n\n    x+ = x - tau d\n\nmore",
+            "Text:\n\n.. code-block:: text\n\n    x+ = x - tau d\n\nmore",
+        ),
         ("Args:\n    x: `(n,)`", "Args:\n    x: ``(n,)``"),
         (">>> 2 * 3\n6", ">>> 2 * 3\n6"),
     ],
@@ -193,8 +224,12 @@ def test_docstrings_become_markup(text: str, made: str) -> None:
 
 
 def test_missing_targets_of_links_are_found(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text('<a href="b.html#here">1</a><a href="b.html#there">2</a><a href="c.html">3</a>')
-    (tmp_path / "b.html").write_text('<p id="here"><a href="https://example.org/no">4</a><img src="no.png">')
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#here">1</a><a href="b.html#there">2</a><a href="c.html">3</a>'
+    )
+    (tmp_path / "b.html").write_text(
+        '<p id="here"><a href="https://example.org/no">4</a><img src="no.png">'
+    )
     assert list(check_site.broken_links(tmp_path)) == [
         "a.html links to b.html#there, whose anchor does not exist",
         "a.html links to c.html, which does not exist",

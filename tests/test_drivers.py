@@ -77,7 +77,7 @@ def fit(method: Algorithm[Any] | None) -> None:
     small(method=method, epochs=1, cv=2, ensemble_size=2).fit(X, y, sensitive_features=group)
 
 
-# The method's own step ------------------------------------------------------------------------------------------------
+# The method's own step ----------------------------------------------------------------------------
 
 
 @contextmanager
@@ -97,7 +97,8 @@ def frames(note: Callable[[CodeType], None]) -> Iterator[None]:
 
 
 def calls_of_step(work: Callable[[], object]) -> tuple[int, int]:
-    """How often the counting subclass was asked, and how often the code of the method's own `step` ran."""
+    """How often the counting subclass was asked, and how often the code of the method's own `step`
+    ran."""
     CALLS.clear()
     ran: list[CodeType] = []
     with frames(ran.append):
@@ -126,14 +127,18 @@ def test_the_classifier_calls_the_method_s_own_step(name: str) -> None:
     check_contract(METHODS[name], "fit", 2)  # its trial step is made once in a process
     asked, ran = calls_of_step(lambda: fit(METHODS[name]))
     assert asked == ran
-    # Two networks, each with 7 mini-batches of 16 from 120 examples, and the check of a step when its method is made.
+    # Two networks, each with 7 mini-batches of 16 from 120 examples, and the check of a step when
+    # its method is made.
     assert asked == 2 * (7 + 1)
 
 
 def test_an_accumulated_step_asks_once() -> None:
     """For the weights of all its mini-batches."""
     loop = Loop(METHODS["SSLALM"])
-    losses = [bce(loop.model(loop.data.X[part])[:, 0], loop.data.y[part]) for part in (slice(0, 120), slice(120, 240))]
+    losses = [
+        bce(loop.model(loop.data.X[part])[:, 0], loop.data.y[part])
+        for part in (slice(0, 120), slice(120, 240))
+    ]
     groups = loop.data.groups["group"].split(120)
 
     def step() -> None:
@@ -145,14 +150,17 @@ def test_an_accumulated_step_asks_once() -> None:
     assert calls_of_step(step) == (1, 1)
 
 
-# One place for a new notion -------------------------------------------------------------------------------------------
+# One place for a new notion -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def worst_group(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A notion that nobody has: the losses of all groups but the first at most that of the first plus the bound."""
+    """A notion that nobody has: the losses of all groups but the first at most that of the first
+    plus the bound."""
 
-    def no_worse_than_the_first(groups: Any, *, bound: float, by: str | None = None) -> constraints.Constraint:
+    def no_worse_than_the_first(
+        groups: Any, *, bound: float, by: str | None = None
+    ) -> constraints.Constraint:
         made = constraints.pairwise_loss_parity(groups, bound=bound, by=by)
         names = [f"{name} no worse" for name in made.cells.names[1:]]
         entries = torch.cat([-torch.ones(len(names), 1), torch.eye(len(names))], 1).double()
@@ -166,13 +174,16 @@ def worst_group(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_new_notion_works_by_its_name_everywhere(worst_group: str, tmp_path: Path) -> None:
-    """In a loop, a run, FairClassifier, a verdict and an experiment file; Keras' `fit` has a test beside its others."""
+    """In a loop, a run, FairClassifier, a verdict and an experiment file; Keras' `fit` has a test
+    beside its others."""
     made = constraints.make_constraint(worst_group, ["A", "B"], 0.01)
     assert made.names == ("B no worse",)
 
     problem, sampler, x0 = classification()
     bound = made.bind(problem.data.groups["group"])
-    result = run(fairbound.Problem(problem.forward, bce, bound, problem.data), SSLALM(), sampler, x0[0], 5).result()
+    result = run(
+        fairbound.Problem(problem.forward, bce, bound, problem.data), SSLALM(), sampler, x0[0], 5
+    ).result()
     assert result.multipliers.shape == (1, 1)
 
     loop = Loop(DescentAscent())

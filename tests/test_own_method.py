@@ -1,4 +1,5 @@
-"""A multiplier method of a user's own (own_method.py): certified, so that every driver runs it; its steps in numpy."""
+"""A multiplier method of a user's own (own_method.py): certified, so that every driver runs it; its
+steps in numpy."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def test_its_steps_against_numpy() -> None:
         x = x - LR * (functions[k].gradient(x) + functions[k].jacobian(x).T @ y)
         assert np.allclose(point, x, atol=1e-12)
         assert np.allclose(METHOD.multipliers(state), y, atol=1e-12)
-        signs |= {(bool(equal), float(np.sign(one))) for equal, one in zip(equality, y, strict=True)}
+        signs |= {
+            (bool(equal), float(np.sign(one))) for equal, one in zip(equality, y, strict=True)
+        }
     assert signs >= {(True, -1.0), (False, 0.0), (False, 1.0)}
 
 
@@ -46,9 +49,14 @@ def test_it_may_be_smoothed() -> None:
         smoothing = (2.0, 0.5)
 
     _, samples, x = draws(6)
-    ours, theirs = Smoothed(eta=0.0), SSLALM(tau=0.05, eta=0.0, rho=0.0, mu=2.0, beta=0.5, samples=1)
+    ours, theirs = (
+        Smoothed(eta=0.0),
+        SSLALM(tau=0.05, eta=0.0, rho=0.0, mu=2.0, beta=0.5, samples=1),
+    )
     points = [torch.tensor(x), torch.tensor(x)]
-    states: list[Any] = [method.init(point, 3) for method, point in zip((ours, theirs), points, strict=True)]
+    states: list[Any] = [
+        method.init(point, 3) for method, point in zip((ours, theirs), points, strict=True)
+    ]
     for sample in samples:
         for i, method in enumerate((ours, theirs)):
             d, states[i] = method.update(points[i], states[i], Draw.of(sample))

@@ -1,7 +1,8 @@
-"""Examples of peers, ported: the code of docs/guides/from_cooper.md and docs/background/capabilities.md runs.
+"""Examples of peers, ported: the code of docs/guides/from_cooper.md and
+docs/background/capabilities.md runs.
 
-Both sides agree. Without `slow` the loops are cut to 60 steps, which is enough to tell two trajectories apart; with it
-they run as printed, and end where the pages say.
+Both sides agree. Without `slow` the loops are cut to 60 steps, which is enough to tell two
+trajectories apart; with it they run as printed, and end where the pages say.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ FAST = 60  # steps
 
 
 def sections(page: str) -> dict[str, str]:
-    """The Python code of every section of a page, by its heading; the first of them is what all others begin with."""
+    """The Python code of every section of a page, by its heading; the first of them is what all
+    others begin with."""
     parts = [part.partition("\n") for part in PAGES[page].split("\n## ")[1:]]
     return {title: "\n".join(BLOCK.findall(text)) for title, _, text in parts if BLOCK.search(text)}
 
@@ -38,9 +40,13 @@ def run_section(page: str, title: str, steps: int | None = None) -> dict[str, An
     code = f"{next(iter(sections(page).values()))}\n{sections(page)[title]}"
     for part in ("cooper", "humancompatible", "fairret", "clarabel", "sklearn"):
         if re.search(rf'(import|from|qp_solver=") ?{part}\b', code):
-            pytest.importorskip(part, reason=f"{part} is not installed: pip install -r benchmarks/requirements.txt")
+            pytest.importorskip(
+                part, reason=f"{part} is not installed: pip install -r benchmarks/requirements.txt"
+            )
     if steps is not None:
-        code = re.sub(r"in range\((\d{4,})\)", lambda found: f"in range(min({found[1]}, {steps}))", code)
+        code = re.sub(
+            r"in range\((\d{4,})\)", lambda found: f"in range(min({found[1]}, {steps}))", code
+        )
     torch.manual_seed(0)
     space: dict[str, Any] = {}
     exec(compile(code, f"{page}.md, {title}", "exec"), space)
@@ -65,11 +71,17 @@ def test_a_port_follows_its_peer(page: str, title: str) -> None:
 def test_the_pages_have_the_tutorials() -> None:
     assert [len(sections(page)) - 1 for page in PAGES] == [7, 5]
     text = PAGES["from_cooper"]
-    for word in ("ImplicitMultiplier", "nuPI", "ExtrapolationConstrainedOptimizer", "strict_violation", "state_dict"):
+    for word in (
+        "ImplicitMultiplier",
+        "nuPI",
+        "ExtrapolationConstrainedOptimizer",
+        "strict_violation",
+        "state_dict",
+    ):
         assert word in text
 
 
-# As printed -----------------------------------------------------------------------------------------------------------
+# As printed ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -84,12 +96,19 @@ def test_the_die() -> None:
 @pytest.mark.slow
 def test_the_proxy_meets_the_rate() -> None:
     space = run_section("from_cooper", "Rate constraints and proxies")
-    soft, exact = ([space["negative"](model) for model in space[name]] for name in ("soft", "exact"))
+    soft, exact = (
+        [space["negative"](model) for model in space[name]] for name in ("soft", "exact")
+    )
     assert soft == pytest.approx([64.75, 64.75], abs=0.3)
     assert exact == pytest.approx([70, 70], abs=0.3)
-    assert far(space) < 1e-3  # one example on the other side of the boundary moves the exact rate by 1/400
-    assert space["negative"](space["trained"](proxy=True, eta=2e-2 / 0.3)) == pytest.approx(70, abs=0.3)
-    assert space["negative"](space["trained_by_cooper"](proxy=True, momentum=0.7)) == pytest.approx(70, abs=0.3)
+    # one example on the other side of the boundary moves the exact rate by 1/400
+    assert far(space) < 1e-3
+    assert space["negative"](space["trained"](proxy=True, eta=2e-2 / 0.3)) == pytest.approx(
+        70, abs=0.3
+    )
+    assert space["negative"](space["trained_by_cooper"](proxy=True, momentum=0.7)) == pytest.approx(
+        70, abs=0.3
+    )
 
 
 @pytest.mark.slow
@@ -98,7 +117,9 @@ def test_the_least_norm() -> None:
     assert far(space) < 1e-6
     assert (space["ours"] - space["solution"]).abs().max() < 0.02
     ours = torch.tensor(list(space["fair"].multipliers.values()))
-    assert torch.allclose(ours, space["problem"].equations.multiplier.weight.detach().flatten(), atol=1e-5)
+    assert torch.allclose(
+        ours, space["problem"].equations.multiplier.weight.detach().flatten(), atol=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -129,7 +150,9 @@ def test_the_graph() -> None:
 def test_the_norm() -> None:
     space = run_section("from_cooper", "A norm constraint, mini-batches and a checkpoint")
     assert far(space) < 1e-6
-    assert sum(float(p.detach().square().sum()) for p in space["model"].parameters()) == pytest.approx(1, abs=0.02)
+    assert sum(
+        float(p.detach().square().sum()) for p in space["model"].parameters()
+    ) == pytest.approx(1, abs=0.02)
     assert space["fair"].multipliers["norm^2 <= 1"] > 0.1
 
 
@@ -139,6 +162,10 @@ def test_the_other_peers(title: str) -> None:
     space = run_section("capabilities", title)
     assert far(space) < 1e-4
     if title == "fairret":
-        inputs, groups, labels = space["X"], space["one_hot"](space["group"], 2).float(), space["y"][:, None]
+        inputs, groups, labels = (
+            space["X"],
+            space["one_hot"](space["group"], 2).float(),
+            space["y"][:, None],
+        )
         p = space["TruePositiveRate"]()(space["bounded_model"](inputs).sigmoid(), groups, labels)
         assert float((p[0] - p[1]).detach()) == pytest.approx(0.02, abs=0.002)

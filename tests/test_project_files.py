@@ -19,8 +19,11 @@ def test_the_citation_is_of_this_version():
     citation = read("CITATION.cff")
     assert str(citation["version"]) == fairbound.__version__
     assert [author["family-names"] for author in citation["references"][0]["authors"]] == [
-        "Kliachkin", "Lepšová", "Bareilles", "Mareček",
-    ]  # fmt: skip
+        "Kliachkin",
+        "Lepšová",
+        "Bareilles",
+        "Mareček",
+    ]
 
 
 def test_the_workflow_calls_targets_of_the_makefile():
@@ -40,4 +43,6 @@ def test_issue_forms_have_what_github_requires(form):
     assert {"name", "description", "body"} <= found.keys()
     ids = [part["id"] for part in found["body"] if part["type"] != "markdown"]
     assert len(ids) == len(set(ids)) > 0
-    assert all("label" in part["attributes"] for part in found["body"] if part["type"] != "markdown")
+    assert all(
+        "label" in part["attributes"] for part in found["body"] if part["type"] != "markdown"
+    )

@@ -1,4 +1,5 @@
-"""`make speed`: contestants are the methods they are called, with the same steps on the same examples."""
+"""`make speed`: contestants are the methods they are called, with the same steps on the same
+examples."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def flat(model: torch.nn.Module) -> Tensor:
     return hand_written.flat([p.detach() for p in model.parameters()])
 
 
-def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: list[float] | None = None) -> Any:
+def by_us(
+    method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: list[float] | None = None
+) -> Any:
     """The last x and state."""
     forward, x = make_functional(setting.network())
     problem = Problem(
@@ -68,7 +71,8 @@ def by_us(method: Algorithm[Any], data: Any, steps: list[list[Batch]], weights: 
 
 
 def drawn() -> tuple[Any, list[Tensor], list[list[Tensor]]]:
-    """Data, for every step the examples of the objective, and those of the groups of two mini-batches."""
+    """Data, for every step the examples of the objective, and those of the groups of two
+    mini-batches."""
     data = setting.examples(400)
     draws = hand_written.Draws(data)
     objective = [draws.objective() for _ in range(STEPS)]
@@ -78,7 +82,8 @@ def drawn() -> tuple[Any, list[Tensor], list[list[Tensor]]]:
 def pairs(objective: list[Tensor], groups: list[list[Tensor]]) -> list[list[Batch]]:
     """Two mini-batches for every step."""
     return [
-        [Batch(f, torch.stack(c[:2])), Batch(f, torch.stack(c[2:]))] for f, c in zip(objective, groups, strict=True)
+        [Batch(f, torch.stack(c[:2])), Batch(f, torch.stack(c[2:]))]
+        for f, c in zip(objective, groups, strict=True)
     ]
 
 
@@ -92,15 +97,24 @@ def test_sgd_by_hand_is_sgd() -> None:
     assert torch.allclose(flat(model), by_us(SGD(tau=hand_written.TAU), data, single)[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [hand_written.plain_ssl_alm, hand_written.authors_ssl_alm], ids=["plain", "authors"])
+@pytest.mark.parametrize(
+    "make", [hand_written.plain_ssl_alm, hand_written.authors_ssl_alm], ids=["plain", "authors"]
+)
 def test_ssl_alm_by_hand_is_ssl_alm(make: Callable[..., Callable[[], None]]) -> None:
     data, objective, groups = drawn()
     model = setting.network()
-    step = make(Given(data, iter([r for f, c in zip(objective, groups, strict=True) for r in (f, *c)])), model)
+    step = make(
+        Given(data, iter([r for f, c in zip(objective, groups, strict=True) for r in (f, *c)])),
+        model,
+    )
     for _ in range(STEPS):
         step()
-    settings = {name: getattr(hand_written, name.upper()) for name in ("tau", "eta", "rho", "mu", "beta")}
-    expected, _ = by_us(SSLALM(**settings, y_max=10.0, slack_from_first=False), data, pairs(objective, groups))
+    settings = {
+        name: getattr(hand_written, name.upper()) for name in ("tau", "eta", "rho", "mu", "beta")
+    }
+    expected, _ = by_us(
+        SSLALM(**settings, y_max=10.0, slack_from_first=False), data, pairs(objective, groups)
+    )
     assert torch.allclose(flat(model), expected, atol=1e-6)
     assert not torch.allclose(flat(setting.network()), expected, atol=1e-3)
 
@@ -109,7 +123,8 @@ def test_switching_by_hand_is_switching() -> None:
     data, objective, groups = drawn()
     expected, state = by_us(SwitchingSubgradient(), data, pairs(objective, groups))
     model = setting.network()
-    given = [r for f, c in zip(objective, groups, strict=True) for r in (*c[:2], f, *c[2:])]  # test, objective, fresh
+    # test, objective, fresh
+    given = [r for f, c in zip(objective, groups, strict=True) for r in (*c[:2], f, *c[2:])]
     step = hand_written.plain_switching(Given(data, iter(given)), model)
     for _ in range(STEPS):
         step()
@@ -120,11 +135,17 @@ def test_switching_by_hand_is_switching() -> None:
 def test_ghost_in_the_authors_form_is_ghost() -> None:
     for solver in ("osqp", "qpsolvers", "scipy"):
         pytest.importorskip(solver)
-    method, levels = StochasticGhost(p0=0.4, cap=2, alpha=0.02, decay=5.0, beta=0.03, rho=0.0005), [1, 0, 2]
+    method, levels = (
+        StochasticGhost(p0=0.4, cap=2, alpha=0.02, decay=5.0, beta=0.03, rho=0.0005),
+        [1, 0, 2],
+    )
     data = setting.examples(400)
     draws, given, steps = hand_written.Draws(data), [], []
     for level in levels:
-        single, whole = ((draws.objective(b), draws.group(0, b), draws.group(1, b)) for b in (8, 8 * 2 ** (level + 1)))
+        single, whole = (
+            (draws.objective(b), draws.group(0, b), draws.group(1, b))
+            for b in (8, 8 * 2 ** (level + 1))
+        )
         given += [*single, *whole]
         halves = [[part[start::2] for part in whole] for start in (0, 1)]
         steps.append([Batch(f, torch.stack(c)) for f, *c in (single, whole, *halves)])
@@ -132,13 +153,18 @@ def test_ghost_in_the_authors_form_is_ghost() -> None:
     step = hand_written.authors_ghost(method, Given(data, iter(given)), model, iter(levels))
     for _ in levels:
         step()
-    expected, _ = by_us(method, data, steps, [1 / method.batch_size_probs[level] for level in levels])
+    expected, _ = by_us(
+        method, data, steps, [1 / method.batch_size_probs[level] for level in levels]
+    )
     start = flat(setting.network())
-    # OSQP as it is called there solves to 1e-3. beta cuts some coordinates off here, and decay shortens steps.
+    # OSQP as it is called there solves to 1e-3. beta cuts some coordinates off here, and decay
+    # shortens steps.
     assert (flat(model) - expected).norm() < 0.01 * (expected - start).norm()
 
 
-@pytest.mark.parametrize("make", [hand_written.plain_sgd, hand_written.plain_ssl_alm, hand_written.plain_switching])
+@pytest.mark.parametrize(
+    "make", [hand_written.plain_sgd, hand_written.plain_ssl_alm, hand_written.plain_switching]
+)
 def test_a_plain_step_is_one_pass(make: Callable[..., Callable[[], None]]) -> None:
     model, passes = setting.network(), []
     model.register_forward_hook(lambda *_: passes.append(1))
@@ -149,7 +175,8 @@ def test_a_plain_step_is_one_pass(make: Callable[..., Callable[[], None]]) -> No
 
 
 def test_cooper_makes_the_same_steps() -> None:
-    """Its simultaneous descent-ascent and ours are one method, so that their times can be compared."""
+    """Its simultaneous descent-ascent and ours are one method, so that their times can be
+    compared."""
     pytest.importorskip("cooper")
     size, ends = loop.SIZES[0], []
     for made in (loop.OURS[loop.DA], loop.by_cooper):
@@ -180,9 +207,16 @@ def test_a_call_of_a_stack_draws_whole_blocks(runs: int) -> None:
 
 def test_ratios_are_taken_round_by_round() -> None:
     """In one round the machine was slow for both; the ratio of the medians would be 4."""
-    found = Rounds({"a": [Time(t, 0.0) for t in (2.0, 4.0, 80.0)], "b": [Time(t, 0.0) for t in (1.0, 1.0, 40.0)]})
+    found = Rounds(
+        {
+            "a": [Time(t, 0.0) for t in (2.0, 4.0, 80.0)],
+            "b": [Time(t, 0.0) for t in (1.0, 1.0, 40.0)],
+        }
+    )
     assert found.ratio("a", "b") == (2.0, 2.0, 3.0)
-    uneven = Rounds({"a": [Time(t, 0.0) for t in (1.0, 9.0, 2.0)], "b": [Time(t, 0.0) for t in (1.0, 3.0, 1.0)]})
+    uneven = Rounds(
+        {"a": [Time(t, 0.0) for t in (1.0, 9.0, 2.0)], "b": [Time(t, 0.0) for t in (1.0, 3.0, 1.0)]}
+    )
     assert uneven.ratio("a", "b") == (2.0, 1.5, 2.5)
     assert uneven.medians()["a"].cpu == 2.0
 
@@ -193,7 +227,11 @@ PARTS = {  # what a part does, what is said of it, the status of the whole
     "good": (GOOD, "1 met, 0 missed, 0 skipped, 0 parts with an error", 0),
     "skipped": (f"print('{SKIPPED} a GPU: none here')", f"part: {SKIPPED} a GPU: none here", 0),
     "missed": (MISSED, "part: MISSED a target: 3 (wanted <= 2)", 1),
-    "crashed": (f"{GOOD}\nraise RuntimeError('a peer broke')", "part ended with an error, status 1", 1),
+    "crashed": (
+        f"{GOOD}\nraise RuntimeError('a peer broke')",
+        "part ended with an error, status 1",
+        1,
+    ),
     "silent": ("", "part measured nothing", 1),
 }
 

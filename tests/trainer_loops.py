@@ -1,4 +1,5 @@
-"""What the tests of trainers share: data in a fixed order, a network, and the plain loop that a trainer must equal."""
+"""What the tests of trainers share: data in a fixed order, a network, and the plain loop that a
+trainer must equal."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ class End(NamedTuple):
 
 
 def end(model: nn.Module, fair: Constrained) -> End:
-    return End(nn.utils.parameters_to_vector(model.parameters()).detach().clone(), fair.multipliers, fair.steps)
+    return End(
+        nn.utils.parameters_to_vector(model.parameters()).detach().clone(),
+        fair.multipliers,
+        fair.steps,
+    )
 
 
 def examples(size: int = 256) -> TensorDataset:
@@ -67,7 +72,8 @@ def plain_loop(
     method: Algorithm[Any] = METHOD,
     without: tuple[int, ...] = (),  # the mini-batches of the first epoch that are skipped
 ) -> End:
-    """The loop that a user writes, without a trainer; of single mini-batches, with `fair.backward`."""
+    """The loop that a user writes, without a trainer; of single mini-batches, with
+    `fair.backward`."""
     model = network()
     fair, optimizer = Constrained(model, PARITY, method), optimizer_of(model)
     for epoch in range(epochs):
@@ -90,4 +96,6 @@ def scalars(folder: Path) -> dict[str, list[float]]:
 
     (path,) = folder.rglob("events.out.tfevents.*")
     events = EventAccumulator(str(path)).Reload()
-    return {name: [event.value for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    return {
+        name: [event.value for event in events.Scalars(name)] for name in events.Tags()["scalars"]
+    }

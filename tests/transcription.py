@@ -1,4 +1,5 @@
-"""Equations in numpy, independent of the code under test: random quadratics, and subproblems by general solvers."""
+"""Equations in numpy, independent of the code under test: random quadratics, and subproblems by
+general solvers."""
 
 from __future__ import annotations
 
@@ -45,12 +46,21 @@ def quadratics(count: int, n: int = 6, m: int = 3, seed: int = 0) -> list[Quadra
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(n, n))
     base = Quadratic(
-        root @ root.T / n, rng.normal(size=n), rng.normal(size=m), rng.normal(size=(m, n)), rng.normal(size=m)
+        root @ root.T / n,
+        rng.normal(size=n),
+        rng.normal(size=m),
+        rng.normal(size=(m, n)),
+        rng.normal(size=m),
     )
-    return [Quadratic(*(part + 0.3 * rng.normal(size=part.shape) for part in base)) for _ in range(count)]
+    return [
+        Quadratic(*(part + 0.3 * rng.normal(size=part.shape) for part in base))
+        for _ in range(count)
+    ]
 
 
-def draws(count: int, n: int = 6, m: int = 3, seed: int = 0) -> tuple[list[Quadratic], list[Sample], np.ndarray]:
+def draws(
+    count: int, n: int = 6, m: int = 3, seed: int = 0
+) -> tuple[list[Quadratic], list[Sample], np.ndarray]:
     """Quadratics, their samples, and a point."""
     functions = [one._replace(P=(one.P + one.P.T) / 2) for one in quadratics(count, n, m, seed)]
     x = np.random.default_rng(seed + 1).normal(size=n)
@@ -63,7 +73,9 @@ def by_clarabel(P: Any, q: np.ndarray, A: Any, b: np.ndarray, cones: list[Any]) 
     options.verbose = False
     options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-12
     upper = sparse.triu(sparse.csc_matrix(P)).tocsc()
-    return np.array(clarabel.DefaultSolver(upper, q, sparse.csc_matrix(A), b, cones, options).solve().x)
+    return np.array(
+        clarabel.DefaultSolver(upper, q, sparse.csc_matrix(A), b, cones, options).solve().x
+    )
 
 
 def ghost_direction(
@@ -72,10 +84,14 @@ def ghost_direction(
     """The subproblems as printed: kappa by a linear program, d by a general solver."""
     n, m = len(g), len(c)
     least, A = np.r_[np.zeros(n), 1.0], np.c_[J, -np.ones(m)]
-    linear = optimize.linprog(least, A_ub=A, b_ub=-c, bounds=[(-rho, rho)] * n + [(0, None)], method="highs")
+    linear = optimize.linprog(
+        least, A_ub=A, b_ub=-c, bounds=[(-rho, rho)] * n + [(0, None)], method="highs"
+    )
     kappa = (1 - lam) * max(c.max(), 0) + lam * linear.fun
     box, within = np.eye(n), np.r_[kappa - c, np.full(2 * n, beta)]
-    return by_clarabel(tau * box, g, np.r_[J, box, -box], within, [clarabel.NonnegativeConeT(m + 2 * n)])
+    return by_clarabel(
+        tau * box, g, np.r_[J, box, -box], within, [clarabel.NonnegativeConeT(m + 2 * n)]
+    )
 
 
 class MovingBalls(NamedTuple):

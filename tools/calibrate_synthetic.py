@@ -1,10 +1,12 @@
-"""Fit the numbers of the synthetic census to the ACSIncome extracts, and write `src/fairbound/data/synthetic.toml`.
+"""Fit the numbers of the synthetic census to the ACSIncome extracts, and write
+`src/fairbound/data/synthetic.toml`.
 
     python tools/calibrate_synthetic.py ../shared/data/acs
 
-Run manually when the model changes; neither the package nor its tests run it. Shares and the effects on income come
-from the extract of 42 states, the tilts and the effects of race and marital status from the extract of each state. Only
-aggregates of at least SMALLEST people are written: smaller cells become 0.
+Run manually when the model changes; neither the package nor its tests run it. Shares and the
+effects on income come from the extract of 42 states, the tilts and the effects of race and marital
+status from the extract of each state. Only aggregates of at least SMALLEST people are written:
+smaller cells become 0.
 """
 
 from __future__ import annotations
@@ -27,19 +29,45 @@ from fairbound.data.synthetic import LABEL, Population, band_of, band_shares
 
 SMALLEST = 10  # people in a published cell
 STATES = {"OK": 40, "VA": 51}  # FIPS codes
-RACES = [1, 2, 3, 5, 6, 7, 8, 9]  # RAC1P; 4 (Alaska Native) has fewer than SMALLEST people in either state
+# RAC1P; 4 (Alaska Native) has fewer than SMALLEST people in either state
+RACES = [1, 2, 3, 5, 6, 7, 8, 9]
 
 RACE = [1, 2, 3, 6, 7]  # white; Black; American Indian or Alaska Native; Asian; other or several
 MARITAL = [1, 2, 3, 4, 5]
 SEX = [1, 2]
 AGE = [17, 18, 20, 22, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80]
 LIFE = [17, 20, 25, 40, 65]  # at school, starting, settling, settled, past retirement age
-SCHOOL = [1, 16, 18, 20, 21, 22, 23, 24]  # none, high school, some college, associate, bachelor, master, prof., doctor
-BIRTH = [1, 60, 100, 200, 300, 400, 500]  # US, its territories, Europe, Asia, Americas, Africa, Oceania
+# none, high school, some college, associate, bachelor, master, prof., doctor
+SCHOOL = [1, 16, 18, 20, 21, 22, 23, 24]
+# US, its territories, Europe, Asia, Americas, Africa, Oceania
+BIRTH = [1, 60, 100, 200, 300, 400, 500]
 OCCUPATION = [
-    10, 500, 800, 1005, 1305, 1600, 2001, 2100, 2205, 2600, 3000, 3601, 3700, 4000, 4200, 4330, 4700, 5000, 6005, 6200,
-    6800, 7000, 7700, 9005, 9800,
-]  # fmt: skip  # the major groups of the code book, MGR to MIL
+    10,
+    500,
+    800,
+    1005,
+    1305,
+    1600,
+    2001,
+    2100,
+    2205,
+    2600,
+    3000,
+    3601,
+    3700,
+    4000,
+    4200,
+    4330,
+    4700,
+    5000,
+    6005,
+    6200,
+    6800,
+    7000,
+    7700,
+    9005,
+    9800,
+]  # the major groups of the code book, MGR to MIL
 KIND_OF_WORK = [10, 1005, 2001, 3000, 3601, 4700, 6005, 9800]  # the same, coarser
 HOURS = [1, 20, 30, 35, 40, 41, 50, 60, 70]
 RELATION = [
@@ -74,17 +102,23 @@ PLANS = [  # in the order of drawing
     Plan("SCHL", SCHOOL, {"RAC1P": RACE, "SEX": SEX, "AGEP": LIFE}, True),
     Plan("POBP", BIRTH, {"RAC1P": RACE, "SCHL": [1, 16, 21]}, True),
     Plan(
-        "OCCP", OCCUPATION, {"SCHL": SCHOOL, "SEX": SEX, "AGEP": [17, 22, 30]}, False, {"SCHL": [1, 21, 22], "SEX": SEX}
+        "OCCP",
+        OCCUPATION,
+        {"SCHL": SCHOOL, "SEX": SEX, "AGEP": [17, 22, 30]},
+        False,
+        {"SCHL": [1, 21, 22], "SEX": SEX},
     ),
     Plan("COW", [1, 2, 3, 4, 5, 6, 7, 8], {"OCCP": OCCUPATION, "AGEP": [17, 35, 60]}, False),
     Plan("WKHP", HOURS, {"OCCP": KIND_OF_WORK, "SEX": SEX, "AGEP": [17, 20, 25, 65]}, False),
     Plan("RELP", RELATION, {"MAR": MARITAL, "SEX": SEX, "AGEP": LIFE}, True),
 ]
-OWN = {"RAC1P": RACE, "MAR": MARITAL, "SEX": SEX}  # the columns whose effects on income are calibrated in each state
+# the columns whose effects on income are calibrated in each state
+OWN = {"RAC1P": RACE, "MAR": MARITAL, "SEX": SEX}
 
-# Chosen by trial, so that a 9-64-32-1 net under plain SGD (rate .05, batches of 64, 10,000 steps) ends near the loss
-# that it has on the real rows (OK .405, VA .416). The tables let schooling and hours say less about the occupation than
-# in reality, which leaves more to the occupation's code alone: a net that reads codes as numbers does not learn that.
+# Chosen by trial, so that a 9-64-32-1 net under plain SGD (rate .05, batches of 64, 10,000 steps)
+# ends near the loss that it has on the real rows (OK .405, VA .416). The tables let schooling and
+# hours say less about the occupation than in reality, which leaves more to the occupation's code
+# alone: a net that reads codes as numbers does not learn that.
 KEPT_IN_GROUP = 0.5  # of the differences between the effects of occupations of one group
 EASIER = 0.012  # entropy below the loss of the income model on the real rows
 
@@ -99,7 +133,9 @@ def main(folder: Path) -> None:
         "variables": [shared_table(everyone, plan) for plan in PLANS],
         "states": {},
     }
-    facts["income"] = income_effects(everyone, next(t for t in facts["variables"] if t["name"] == "OCCP")["codes"])
+    facts["income"] = income_effects(
+        everyone, next(t for t in facts["variables"] if t["name"] == "OCCP")["codes"]
+    )
     for state, fips in STATES.items():
         rows = pd.read_parquet(folder / f"acsincome_2018_{state}.parquet")
         facts["states"][state] = state_facts(rows, fips, facts)
@@ -126,7 +162,8 @@ def shared_table(rows: pd.DataFrame, plan: Plan) -> dict[str, Any]:
 
 
 def frequent_codes(column: pd.Series, plan: Plan) -> list[list[int]]:
-    """The codes of each band; of the long lists (occupations, places) only frequent ones, and at least two a band."""
+    """The codes of each band; of the long lists (occupations, places) only frequent ones, and at
+    least two a band."""
     least = len(column) / 300 if plan.name in ("OCCP", "POBP") else SMALLEST
     counts = column.value_counts()
     codes = []
@@ -156,7 +193,8 @@ def counted(
 
 
 def in_thousandths(counts: NDArray[np.int64]) -> list[list[int]]:
-    """Shares in each row, without small cells; a row that has no other is that of all rows together."""
+    """Shares in each row, without small cells; a row that has no other is that of all rows
+    together."""
     large = np.where(counts < SMALLEST, 0, counts)
     large = np.where(large.any(axis=1, keepdims=True), large, large.sum(axis=0))
     return np.rint(1000 * large / large.sum(axis=1, keepdims=True)).astype(int).tolist()
@@ -171,14 +209,17 @@ def state_facts(rows: pd.DataFrame, fips: int, facts: dict[str, Any]) -> dict[st
         "counts": race_by_marital(rows).tolist(),
         "strength": 1.0,
         "effects": {name: [0.0] * len(starts) for name, starts in OWN.items()},
-        "tilts": {plan.name: tilts(rows, plan, table) for plan, table in zip(PLANS, facts["variables"], strict=True)},
+        "tilts": {
+            plan.name: tilts(rows, plan, table)
+            for plan, table in zip(PLANS, facts["variables"], strict=True)
+        },
         "codes": {"POBP": {"0": birth_states(rows["POBP"])}},
     }
 
 
 def race_by_marital(rows: pd.DataFrame) -> NDArray[np.int64]:
-    """(races, 5) people. Small cells go to the largest other race but white with that marital status, so that the sizes
-    of white, non-white and every marital status stay exact."""
+    """(races, 5) people. Small cells go to the largest other race but white with that marital
+    status, so that the sizes of white, non-white and every marital status stay exact."""
     counts = np.zeros((10, 6), dtype=np.int64)
     np.add.at(counts, (rows["RAC1P"], rows["MAR"]), 1)
     counts = merged_small(counts)
@@ -197,7 +238,9 @@ def merged_small(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return counts
 
 
-def tilts(rows: pd.DataFrame, plan: Plan, table: dict[str, Any], rounds: int = 200) -> list[list[float]]:
+def tilts(
+    rows: pd.DataFrame, plan: Plan, table: dict[str, Any], rounds: int = 200
+) -> list[list[float]]:
     """Iterative proportional fitting of the shared shares to the state's band sizes."""
     counts = counted(rows, plan.name, plan.starts, plan.given)
     people, bands = counts.sum(axis=1), len(plan.starts)
@@ -208,7 +251,9 @@ def tilts(rows: pd.DataFrame, plan: Plan, table: dict[str, Any], rounds: int = 2
     for _ in range(rounds):
         expected = people[:, None] * band_shares(np.asarray(table["shares"], dtype=float), tilt)
         expected = expected.reshape(first, -1, bands).sum(axis=1)
-        tilt = tilt * np.divide(target, expected, out=np.ones_like(tilt), where=(tilt > 0) & (expected > 0))
+        tilt = tilt * np.divide(
+            target, expected, out=np.ones_like(tilt), where=(tilt > 0) & (expected > 0)
+        )
     tilt /= np.average(tilt, axis=1, weights=target.sum(axis=0))[:, None]  # only ratios count
     return [[float(f"{value:.3g}") for value in row] for row in tilt]
 
@@ -217,7 +262,10 @@ def birth_states(column: pd.Series, most: int = 15) -> dict[str, Any]:
     """Where in the United States people of a state were born: the most frequent states."""
     counts = column[column < BIRTH[1]].value_counts().head(most).sort_index()
     counts = counts[counts >= SMALLEST]
-    return {"codes": [int(code) for code in counts.index], "shares": in_thousandths(counts.to_numpy()[None])}
+    return {
+        "codes": [int(code) for code in counts.index],
+        "shares": in_thousandths(counts.to_numpy()[None]),
+    }
 
 
 # Income: a logistic model of the whole, then race and marital status of each state
@@ -261,9 +309,13 @@ def income_effects(rows: pd.DataFrame, occupations: list[list[int]]) -> dict[str
     }
 
 
-def pooled(effects: Mapping[int, float], codes: list[int], people: Mapping[int, int]) -> list[float]:
+def pooled(
+    effects: Mapping[int, float], codes: list[int], people: Mapping[int, int]
+) -> list[float]:
     """Effects of one group's occupations, moved towards their mean."""
-    mean = float(np.average([effects[code] for code in codes], weights=[people[code] for code in codes]))
+    mean = float(
+        np.average([effects[code] for code in codes], weights=[people[code] for code in codes])
+    )
     return [round(mean + KEPT_IN_GROUP * (effects[code] - mean), 2) for code in codes]
 
 
@@ -273,7 +325,9 @@ def hats(x: NDArray[Any], at: list[int]) -> sparse.csr_matrix:
 
 
 def dummies(index: NDArray[Any], size: int) -> sparse.csr_matrix:
-    return sparse.csr_matrix((np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), size))
+    return sparse.csr_matrix(
+        (np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), size)
+    )
 
 
 def centered(effects: NDArray[Any], block: sparse.csr_matrix) -> list[float]:
@@ -293,8 +347,11 @@ class Sample(NamedTuple):
     bands: dict[str, NDArray[np.int64]]  # (rows,) by the columns of OWN
     weight: NDArray[np.float64]  # (rows,)
 
-    def fitted(self, strength: float, targets: Rates, rounds: int = 40) -> tuple[Rates, NDArray[np.float64]]:
-        """The effects that meet the rates, by Newton's method in one column after the other, and the probabilities."""
+    def fitted(
+        self, strength: float, targets: Rates, rounds: int = 40
+    ) -> tuple[Rates, NDArray[np.float64]]:
+        """The effects that meet the rates, by Newton's method in one column after the other, and
+        the probabilities."""
         effects = {name: np.zeros(len(starts)) for name, starts in OWN.items()}
         for _ in range(rounds):
             for name, band in self.bands.items():
@@ -303,7 +360,9 @@ class Sample(NamedTuple):
                     np.bincount(band, weights=self.weight * each, minlength=len(effects[name]))
                     for each in (1.0, p, p * (1 - p))
                 )
-                effects[name] += np.where(size > 0, targets[name] * size - sums, 0) / np.maximum(slope, 1e-9)
+                effects[name] += np.where(size > 0, targets[name] * size - sums, 0) / np.maximum(
+                    slope, 1e-9
+                )
         return effects, self._probability(strength, effects)
 
     def _probability(self, strength: float, effects: Rates) -> NDArray[np.float64]:
@@ -312,9 +371,11 @@ class Sample(NamedTuple):
 
 
 def calibrate_income(rows: pd.DataFrame, state: str, facts: dict[str, Any]) -> None:
-    """The state's own effects, from its rates by race, marital status and sex; its strength, from the labels' entropy.
+    """The state's own effects, from its rates by race, marital status and sex; its strength, from
+    the labels' entropy.
 
-    The entropy aimed at is the loss of the shared model on the real rows, with effects of the state's own, less EASIER.
+    The entropy aimed at is the loss of the shared model on the real rows, with effects of the
+    state's own, less EASIER.
     """
     own, population = facts["states"][state], Population.of(state, facts)
     aim = loss_on(rows, population) - EASIER
@@ -326,9 +387,14 @@ def calibrate_income(rows: pd.DataFrame, state: str, facts: dict[str, Any]) -> N
         entropy = -np.average(p * np.log(p) + (1 - p) * np.log1p(-p), weights=sample.weight)
         weak, strong = (strength, strong) if entropy > aim else (weak, strength)
     effects, p = sample.fitted(strength, targets)
-    own |= {"strength": strength, "effects": {name: values.round(4).tolist() for name, values in effects.items()}}
+    own |= {
+        "strength": strength,
+        "effects": {name: values.round(4).tolist() for name, values in effects.items()},
+    }
     print(
-        f"{state}: entropy {aim:.4f}, strength {strength}, rate {np.average(p, weights=sample.weight):.5f}", flush=True
+        f"{state}: entropy {aim:.4f}, strength {strength}, rate"
+        f" {np.average(p, weights=sample.weight):.5f}",
+        flush=True,
     )
 
 
@@ -341,7 +407,8 @@ def loss_on(rows: pd.DataFrame, population: Population) -> float:
 
 
 def synthetic(population: Population, rows: int = 4_000_000) -> Sample:
-    """Rows in proportion to the root of a group's size, weighted back: small groups need them most."""
+    """Rows in proportion to the root of a group's size, weighted back: small groups need them
+    most."""
     roots = np.sqrt(population.counts)
     drawn = np.rint(rows * roots / roots.sum()).astype(int)
     random = np.random.Generator(np.random.PCG64(2018))
@@ -362,7 +429,10 @@ def own_bands(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.int64
 def rates(rows: pd.DataFrame) -> Rates:
     """(bands,) of labels 1, by the columns of OWN."""
     bands = own_bands({name: rows[name].to_numpy() for name in OWN})
-    return {name: np.bincount(band, weights=rows[LABEL]) / np.bincount(band) for name, band in bands.items()}
+    return {
+        name: np.bincount(band, weights=rows[LABEL]) / np.bincount(band)
+        for name, band in bands.items()
+    }
 
 
 # Writing
@@ -378,7 +448,11 @@ HEADER = """\
 
 
 def as_toml(facts: dict[str, Any]) -> str:
-    lines = [HEADER, f"races = {facts['races']}  # RAC1P, the rows of `counts`; its columns are MAR 1 to 5", ""]
+    lines = [
+        HEADER,
+        f"races = {facts['races']}  # RAC1P, the rows of `counts`; its columns are MAR 1 to 5",
+        "",
+    ]
     for table in facts["variables"]:
         lines += ["[[variables]]", *fields(table), ""]
     for name, table in facts["income"].items():
@@ -420,7 +494,11 @@ def packed(rows: list[str]) -> list[str]:
         if lines[-1] and len(lines[-1]) + len(row) > WIDTH:
             lines.append("")
         lines[-1] += f" {row},"
-    return [part for line in lines for part in textwrap.wrap(line, WIDTH, initial_indent=" ", subsequent_indent="    ")]
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(line, WIDTH, initial_indent=" ", subsequent_indent="    ")
+    ]
 
 
 if __name__ == "__main__":

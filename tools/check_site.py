@@ -1,9 +1,10 @@
-"""Check the built site: every internal link and anchor, and every page in a browser at two widths; the search.
+"""Check the built site: every internal link and anchor, and every page in a browser at two widths;
+the search.
 
     python tools/check_site.py docs/_build/html
 
-The browser is headless Chromium; where there is none, the links alone are checked, and a line says so. Pages are
-opened as files, so nothing that they need may come from the network.
+The browser is headless Chromium; where there is none, the links alone are checked, and a line says
+so. Pages are opened as files, so nothing that they need may come from the network.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Page(HTMLParser):
 
 
 def pages_of(site: Path) -> list[Path]:
-    return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]  # templates of the theme
+    # templates of the theme
+    return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
 
 
 def broken_links(site: Path) -> Iterator[str]:
@@ -73,17 +75,22 @@ def broken_links(site: Path) -> Iterator[str]:
 
 def errors(seen: Seen) -> list[str]:
     """Without what the theme's script logs of its own work."""
-    return [complaint for complaint in seen.complaints if not complaint.startswith('{"type": "log"')]
+    return [
+        complaint for complaint in seen.complaints if not complaint.startswith('{"type": "log"')
+    ]
 
 
 def faults_in_browser(site: Path) -> Iterator[str]:
-    """A sentence for every page with a script error, a request to the network or a horizontal scroll bar."""
+    """A sentence for every page with a script error, a request to the network or a horizontal
+    scroll bar."""
     addresses = [path.as_uri() for path in pages_of(site) if "_modules" not in path.parts]
     with tempfile.TemporaryDirectory() as profile:
         for width in WIDTHS:
             for address, seen in browsed_in_turn(addresses, WIDER, Path(profile), width=width):
                 name = f"{address.removeprefix(site.as_uri())} at {width} pixels"
-                outside = [one for one in seen.requests if not one.startswith(("file:", "data:", "blob:"))]
+                outside = [
+                    one for one in seen.requests if not one.startswith(("file:", "data:", "blob:"))
+                ]
                 yield from (f"{name}: {error}" for error in errors(seen))
                 yield from (f"{name} asks for {one}" for one in outside)
                 if seen.found > 1:
@@ -96,7 +103,7 @@ def faults_in_browser(site: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("site", type=Path)
     site = parser.parse_args().site.resolve()
     faults = list(broken_links(site))

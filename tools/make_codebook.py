@@ -1,10 +1,13 @@
-"""Extract the embedded code book, `src/fairbound/data/codebook.csv`, from the Census Bureau's data dictionary.
+"""Extract the embedded code book, `src/fairbound/data/codebook.csv`, from the Census Bureau's data
+dictionary.
 
     python tools/make_codebook.py PUMS_Data_Dictionary_2018.csv src/fairbound/data/codebook.csv
 
-Source: US Census Bureau, 2018 ACS 1-year Public Use Microdata Sample, data dictionary (a work of the US government,
-in the public domain): https://www2.census.gov/programs-surveys/acs/tech_docs/pums/data_dict/. What is kept are facts:
-the name of a variable, its codes or its range, and a label. Labels too long for a table are shortened here, in sight.
+Source: US Census Bureau, 2018 ACS 1-year Public Use Microdata Sample, data dictionary (a work of
+the US government, in the public domain):
+https://www2.census.gov/programs-surveys/acs/tech_docs/pums/data_dict/. What is kept are facts: the
+name of a variable, its codes or its range, and a label. Labels too long for a table are shortened
+here, in sight.
 """
 
 from __future__ import annotations
@@ -14,13 +17,46 @@ import re
 import sys
 from pathlib import Path
 
-# Features, labels, filters and groups of the five tasks, and the usual protected attributes beside them.
+# Features, labels, filters and groups of the five tasks, and the usual protected attributes beside
+# them.
 VARIABLES = (
-    "AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX",
-    "RAC1P", "PINCP", "PWGTP", "ST", "DIS", "ESP", "CIT", "MIG", "MIL",
-    "ANC", "NATIVITY", "DEAR", "DEYE", "DREM", "ESR", "FER", "GCL", "JWMNP",
-    "JWTR", "PUMA", "POWPUMA", "POVPIP", "PUBCOV", "HISP", "LANX", "ENG", "HICOV",
-)  # fmt: skip
+    "AGEP",
+    "COW",
+    "SCHL",
+    "MAR",
+    "OCCP",
+    "POBP",
+    "RELP",
+    "WKHP",
+    "SEX",
+    "RAC1P",
+    "PINCP",
+    "PWGTP",
+    "ST",
+    "DIS",
+    "ESP",
+    "CIT",
+    "MIG",
+    "MIL",
+    "ANC",
+    "NATIVITY",
+    "DEAR",
+    "DEYE",
+    "DREM",
+    "ESR",
+    "FER",
+    "GCL",
+    "JWMNP",
+    "JWTR",
+    "PUMA",
+    "POWPUMA",
+    "POVPIP",
+    "PUBCOV",
+    "HISP",
+    "LANX",
+    "ENG",
+    "HICOV",
+)
 HEADER = ("variable", "kind", "low", "high", "label")
 NO_WORK = "N/A (under 16, or no work in 5 years)"
 NO_COMMUTE = "N/A (not at work)"
@@ -41,8 +77,8 @@ TITLES = {
     "MIG": "Lived here 1 year ago",
     "FER": "Gave birth within the past 12 months",
 }
-# By variable and lowest code; "" is the blank. A label names its variable, where it would not be understood in the name
-# of an intersection ("Female, Yes").
+# By variable and lowest code; "" is the blank. A label names its variable, where it would not be
+# understood in the name of an intersection ("Female, Yes").
 LABELS = {
     "COW": {
         "": NO_WORK,
@@ -86,7 +122,11 @@ LABELS = {
         "4": "Naturalized citizen",
         "5": "Not a citizen",
     },
-    "MIG": {"1": "Same house a year ago", "2": "Abroad a year ago", "3": "Another U.S. house a year ago"},
+    "MIG": {
+        "1": "Same house a year ago",
+        "2": "Abroad a year ago",
+        "3": "Another U.S. house a year ago",
+    },
     "MIL": {
         "1": "On active duty now",
         "2": "On active duty in the past",
@@ -121,7 +161,11 @@ LABELS = {
     "WKHP": {"": "N/A (under 16, or did not work)"},
     "PINCP": {"-19998": "Loss of $19998 or more", "-19997": "Loss", "1": "Income"},
     "OCCP": {"": NO_WORK, "9920": "Unemployed, no work in 5 years"},
-    "POBP": {"13": "Georgia (state)", "161": "Georgia (country)", "554": "Oceania, not specified, or at sea"},
+    "POBP": {
+        "13": "Georgia (state)",
+        "161": "Georgia (country)",
+        "554": "Oceania, not specified, or at sea",
+    },
     "HISP": {"1": "Not Hispanic", "24": "Other Hispanic"},
     "LANX": {"1": "Speaks another language at home", "2": "Speaks only English"},
     "ENG": {
@@ -144,7 +188,11 @@ def readable(variable: str, code: str, label: str) -> str:
         label = re.sub(r"/[A-Z]{2}$", "", label)  # Alabama/AL
     if variable == "OCCP":
         label = re.sub(r"^[A-Z]{3}-", "", label).rstrip(".")  # MGR-Chief Executives And Legislators
-        label = re.sub(r"(?<=\s)(And|Of|Or|The|To|In|For|Except|Including)(?=\s)", lambda m: m[0].lower(), label)
+        label = re.sub(
+            r"(?<=\s)(And|Of|Or|The|To|In|For|Except|Including)(?=\s)",
+            lambda m: m[0].lower(),
+            label,
+        )
     return re.sub(r"\b[Ll]ess than (\d+) years? old", r"under \1", label)
 
 
@@ -156,7 +204,8 @@ def code_of(text: str) -> str:
 def kind_of(numeric: bool, values: list[tuple[str, str, str]]) -> str:
     if numeric:
         return "number"
-    # Area codes are given as one long range: which of its numbers are codes, the dictionary does not say.
+    # Area codes are given as one long range: which of its numbers are codes, the dictionary does
+    # not say.
     return "areas" if any(low != high for low, high, _ in values) else "codes"
 
 
@@ -164,7 +213,8 @@ def extract(dictionary: Path) -> list[tuple[str, str, str, str, str]]:
     """Lines of the code book: one for a variable, then one for each of its values."""
     titles: dict[str, str] = {}
     numeric: dict[str, bool] = {}
-    values: dict[str, dict[str, tuple[str, str, str]]] = {}  # by low code: ST and PUMA stand there twice
+    # by low code: ST and PUMA stand there twice
+    values: dict[str, dict[str, tuple[str, str, str]]] = {}
     with dictionary.open(newline="", encoding="ascii") as lines:
         for record, variable, letter, _, *rest in csv.reader(lines):
             if record == "NAME":
@@ -177,9 +227,13 @@ def extract(dictionary: Path) -> list[tuple[str, str, str, str, str]]:
         raise SystemExit(f"{dictionary} does not describe {', '.join(absent)}")
     book = []
     for variable in VARIABLES:
-        listed = sorted(values[variable].values(), key=lambda value: (value[0] == "", int(value[0] or 0)))
+        listed = sorted(
+            values[variable].values(), key=lambda value: (value[0] == "", int(value[0] or 0))
+        )
         book.append((variable, kind_of(numeric[variable], listed), "", "", titles[variable]))
-        book += [(variable, "value" if low else "blank", low, high, label) for low, high, label in listed]
+        book += [
+            (variable, "value" if low else "blank", low, high, label) for low, high, label in listed
+        ]
     return book
 
 
@@ -192,5 +246,7 @@ def main(dictionary: str, target: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        raise SystemExit("usage: python tools/make_codebook.py PUMS_Data_Dictionary_2018.csv codebook.csv")
+        raise SystemExit(
+            "usage: python tools/make_codebook.py PUMS_Data_Dictionary_2018.csv codebook.csv"
+        )
     main(*sys.argv[1:])

@@ -1,4 +1,5 @@
-"""Draw docs/_static/gap.png: the gap of two groups' rates along training, with and without the constraint.
+"""Draw docs/_static/gap.png: the gap of two groups' rates along training, with and without the
+constraint.
 
     OMP_NUM_THREADS=1 python tools/make_front_figure.py
 
@@ -12,7 +13,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fairbound import SGD, AdaptivePI, BatchSpec, Problem, Sampler, constraints, initial_points, make_functional, run
+from fairbound import (
+    SGD,
+    AdaptivePI,
+    BatchSpec,
+    Problem,
+    Sampler,
+    constraints,
+    initial_points,
+    make_functional,
+    run,
+)
 from fairbound.algorithms.schedules import Linear
 from fairbound.data import load, random_split, scaled
 
@@ -54,18 +65,26 @@ def main() -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 2.9), sharey=True, constrained_layout=True)
     for axis in axes:
-        axis.axhspan(-BOUND, BOUND, color="#888888", alpha=0.25, linewidth=0, label=f"bound: {BOUND}")
+        axis.axhspan(
+            -BOUND, BOUND, color="#888888", alpha=0.25, linewidth=0, label=f"bound: {BOUND}"
+        )
     for name, (method, color) in METHODS.items():
         starts = initial_points(net, range(RUNS))
-        records = list(run(problem, method, sampler.seeded(*range(RUNS)), starts, STEPS, every=EVERY))
+        records = list(
+            run(problem, method, sampler.seeded(*range(RUNS)), starts, STEPS, every=EVERY)
+        )
         for axis, (part, rows) in zip(axes, PARTS.items(), strict=True):
             found = torch.tensor([[judged(x, rows) for x in record.x] for record in records])
             gaps, accuracy = found.unbind(-1)
             steps = [record.step for record in records]
             axis.plot(steps, gaps.median(1)[0], color=color, label=name)
-            axis.fill_between(steps, gaps.amin(1), gaps.amax(1), color=color, alpha=0.2, linewidth=0)
+            axis.fill_between(
+                steps, gaps.amin(1), gaps.amax(1), color=color, alpha=0.2, linewidth=0
+            )
             axis.set(title=part, xlabel="step", ylim=(-0.08, 0.28))
-            print(f"{name}, {part}: gap {gaps[-1].median():.3f}, accuracy {accuracy[-1].median():.3f}")
+            print(
+                f"{name}, {part}: gap {gaps[-1].median():.3f}, accuracy {accuracy[-1].median():.3f}"
+            )
     axes[0].set_ylabel("gap of the groups' rates")
     axes[1].legend(fontsize=8, frameon=False, loc="center right", bbox_to_anchor=(1, 0.65))
     for axis in axes:
@@ -75,7 +94,9 @@ def main() -> None:
 
 forward, _ = make_functional(net())
 # The exact rates steer the multipliers, their differentiable surrogate the weights.
-parity = constraints.demographic_parity(list(data.levels["MAR"]), bound=BOUND, proxy=True).bind(group)
+parity = constraints.demographic_parity(list(data.levels["MAR"]), bound=BOUND, proxy=True).bind(
+    group
+)
 problem = Problem(forward, loss, parity, data)
 sampler = Sampler(split, parity.cells, BatchSpec(objective=256, cell=512))
 

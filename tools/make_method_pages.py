@@ -1,10 +1,11 @@
-"""Write docs/reference/algorithms/: a page for every method, from its own file, with a plot on known problems.
+"""Write docs/reference/algorithms/: a page for every method, from its own file, with a plot on
+known problems.
 
     OMP_NUM_THREADS=1 python tools/make_method_pages.py [--no-plots]
 
-A page has the method's docstring, what a step costs, its settings with their comments, and the plot. Two parts are
-written by hand and stay: what follows "## Measured", and the LaTeX of every equation, which stands below the comment
-with the docstring's plain text.
+A page has the method's docstring, what a step costs, its settings with their comments, and the
+plot. Two parts are written by hand and stay: what follows "## Measured", and the LaTeX of every
+equation, which stands below the comment with the docstring's plain text.
 `tests/algorithms/test_pages.py` tells when a page is older than its file.
 """
 
@@ -33,11 +34,15 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import defaults  # noqa: E402
 
 BATCH, REPLICATES, STEPS, SHOWN = 4, 16, 4_000, 120
-SOLVES = {"kkt": "a KKT point", "penalty": "the minimizer of a penalized objective", None: "a minimizer of f alone"}
+SOLVES = {
+    "kkt": "a KKT point",
+    "penalty": "the minimizer of a penalized objective",
+    None: "a minimizer of f alone",
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--no-plots", action="store_true", help="the text alone")
     parser.add_argument("--only", nargs="+", choices=list(ALGORITHMS), default=list(ALGORITHMS))
     options = parser.parse_args()
@@ -55,7 +60,7 @@ def stem(name: str) -> str:
     return ALGORITHMS[name].__module__.rsplit(".", 1)[-1]
 
 
-# The text -------------------------------------------------------------------------------------------------------------
+# The text -----------------------------------------------------------------------------------------
 
 
 def page(name: str) -> str:
@@ -73,10 +78,12 @@ def page(name: str) -> str:
             "",
             f"![distance to the solution of P1 and P4]({stem(name)}.svg)",
             "",
-            "Distance to the solution on P1 (convex) and P4 (concave in one direction), default settings, mini-batches "
-            f"of {BATCH} with noise: the median of {REPLICATES} replicates, shaded from their 10 % to their 90 % "
-            "quantile. "
-            "Dotted: the largest violation. Problems and noise: `benchmarks/defaults.py`.",
+            (
+                "Distance to the solution on P1 (convex) and P4 (concave in one direction),"
+                f" default settings, mini-batches of {BATCH} with noise: the median of {REPLICATES}"
+                " replicates, shaded from their 10 % to their 90 % quantile. Dotted: the largest"
+                " violation. Problems and noise: `benchmarks/defaults.py`."
+            ),
             "",
             "| a step | |",
             "|---|---|",
@@ -86,8 +93,11 @@ def page(name: str) -> str:
             "|---|---|---|",
             *settings(build),
             "",
-            f"Source: [`src/fairbound/algorithms/{stem(name)}.py`](../../../src/fairbound/algorithms/{stem(name)}.py). "
-            "All methods: [algorithms.md](../algorithms.md).",
+            (
+                "Source:"
+                f" [`src/fairbound/algorithms/{stem(name)}.py`](../../../src/fairbound/algorithms/{stem(name)}.py)."
+                " All methods: [algorithms.md](../algorithms.md)."
+            ),
             "",
         ]
     ) + measured(name)
@@ -99,7 +109,8 @@ def present(name: str) -> str:
 
 
 def measured(name: str) -> str:
-    """The part of a page that is written by hand: figures, which belong here and not into docstrings."""
+    """The part of a page that is written by hand: figures, which belong here and not into
+    docstrings."""
     _, head, text = present(name).partition("\n## Measured\n")
     return head + text
 
@@ -110,20 +121,25 @@ def typeset(name: str) -> dict[str, str]:
 
 
 def markdown(text: str, latex: dict[str, str]) -> str:
-    """A docstring as Markdown: equations, which are indented by four, in LaTeX; the rest is escaped."""
+    """A docstring as Markdown: equations, which are indented by four, in LaTeX; the rest is
+    escaped."""
     parts = re.split(r"^((?: {4}.*\n)(?:\n*(?: {4}.*\n))*)", f"{text}\n", flags=re.MULTILINE)
     parts[::2] = [re.sub(r"([<|*])", r"\\\1", part) for part in parts[::2]]
     for i, part in enumerate(parts[1::2]):
         plain = inspect.cleandoc(part)
         if plain not in latex:
-            raise ValueError(f"no LaTeX for this equation; write the comment and $$ ... $$ into the page:\n{plain}")
+            raise ValueError(
+                "no LaTeX for this equation; write the comment and $$ ... $$ into the"
+                f" page:\n{plain}"
+            )
         parts[2 * i + 1] = f"<!--\n{plain}\n-->\n$$\n{latex[plain]}\n$$\n"
     return "".join(parts).rstrip("\n")
 
 
 def facts(method: Algorithm[Any]) -> dict[str, str]:
     """What a step costs and needs: what the method declares, and what a trial step finds."""
-    x, m, seen = torch.zeros(100_000), 2, trial_step(method)  # far more than a method that measures samples
+    # far more than a method that measures samples
+    x, m, seen = torch.zeros(100_000), 2, trial_step(method)
     leaves = torch.utils._pytree.tree_leaves(method.init(x, m, None))
     vectors = sum(leaf.numel() // len(x) for leaf in leaves)
     random = method.batch_size_probs is not None
@@ -141,7 +157,9 @@ def facts(method: Algorithm[Any]) -> dict[str, str]:
         "vectors of the model's size in the state (2 constraints)": str(vectors),
         "tends to": SOLVES[method.solves],
         "in a training loop": loop,
-        "very many groups": "yes, each constraint is treated alone" if alone else "up to 10,000 constraints",
+        "very many groups": (
+            "yes, each constraint is treated alone" if alone else "up to 10,000 constraints"
+        ),
     }
 
 
@@ -151,11 +169,14 @@ def settings(build: type[Algorithm[Any]]) -> list[str]:
     for field in fields(build):  # type: ignore[arg-type]
         comment = re.search(rf"^    {field.name}: .*?#(.*)$", source, re.M)
         what = comment[1].strip().replace("|", "\\|") if comment else ""
-        rows.append(f"| `{field.name}` | {'' if field.default is MISSING else f'`{field.default}`'} | {what} |")
+        rows.append(
+            f"| `{field.name}` | {'' if field.default is MISSING else f'`{field.default}`'} |"
+            f" {what} |"
+        )
     return rows
 
 
-# The plot -------------------------------------------------------------------------------------------------------------
+# The plot -----------------------------------------------------------------------------------------
 
 
 def path(method: Algorithm[Any], problem: defaults.Known) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,7 +187,8 @@ def path(method: Algorithm[Any], problem: defaults.Known) -> tuple[Tensor, Tenso
     probs = torch.tensor(method.batch_size_probs or (1.0,), dtype=torch.float64)
 
     def draw(noises: Tensor, level: Tensor) -> Draw:
-        if method.batch_size_probs is not None:  # X1, X and its halves, of BATCH 2^level examples each
+        # X1, X and its halves, of BATCH 2^level examples each
+        if method.batch_size_probs is not None:
             halves = noises[2:] * 2.0 ** (-level / 2)
             noises = torch.cat([noises[:1], halves.mean(0, keepdim=True), halves])
         return Draw.of(*(sampled(problem, noise) for noise in noises), weight=1 / probs[level])
@@ -176,10 +198,14 @@ def path(method: Algorithm[Any], problem: defaults.Known) -> tuple[Tensor, Tenso
         return x + d, new
 
     def noise(draws: int) -> Tensor:
-        return BATCH**-0.5 * torch.randn(REPLICATES, draws, width, dtype=torch.float64, generator=generator)
+        return BATCH**-0.5 * torch.randn(
+            REPLICATES, draws, width, dtype=torch.float64, generator=generator
+        )
 
     x = problem.start.expand(REPLICATES, -1)
-    state = torch.func.vmap(lambda x, own: method.init(x, problem.m, sampled(problem, own)(x)))(x, noise(1)[:, 0])
+    state = torch.func.vmap(lambda x, own: method.init(x, problem.m, sampled(problem, own)(x)))(
+        x, noise(1)[:, 0]
+    )
     shown = sorted({round(STEPS ** (i / SHOWN)) for i in range(SHOWN + 1)})
     found = []
     for k in range(1, STEPS + 1):
@@ -212,13 +238,22 @@ def plot(name: str) -> None:
         method = ALGORITHMS[name]()
         steps, distance, violation = path(method, known[label])
         probs = method.batch_size_probs
-        draws = 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs or ()))  # of a random batch size: its mean
+        # of a random batch size: its mean
+        draws = 1 + sum(2 ** (i + 1) * p for i, p in enumerate(probs or ()))
         draws = draws if probs else sum(trial_step(method).passes)
         examples = steps * BATCH * draws
-        low, middle, high = distance.nan_to_num(nan=1e9).quantile(torch.tensor([0.1, 0.5, 0.9]).double(), dim=1)
+        low, middle, high = distance.nan_to_num(nan=1e9).quantile(
+            torch.tensor([0.1, 0.5, 0.9]).double(), dim=1
+        )
         axis.plot(examples, middle, color="#1b6ca8", label="distance to the solution")
         axis.fill_between(examples, low, high, color="#1b6ca8", alpha=0.2, linewidth=0)
-        axis.plot(examples, violation.nan_to_num(nan=1e9).median(1)[0], ":", color="#b3541e", label="largest violation")
+        axis.plot(
+            examples,
+            violation.nan_to_num(nan=1e9).median(1)[0],
+            ":",
+            color="#b3541e",
+            label="largest violation",
+        )
         axis.set(xscale="log", yscale="log", ylim=(1e-3, 10), xlabel="examples", title=label)
         axis.grid(alpha=0.3)
     axes[0].legend(loc="lower left", fontsize=8, frameon=False)

@@ -1,4 +1,5 @@
-"""Draw docs/reference/algorithms/adaptive_pi_scales.svg: one loop, its constraint in three units, two methods.
+"""Draw docs/reference/algorithms/adaptive_pi_scales.svg: one loop, its constraint in three units,
+two methods.
 
     OMP_NUM_THREADS=1 python tools/make_scales_figure.py
 
@@ -16,7 +17,9 @@ from torch import nn
 from fairbound import AdaptivePI, Constrained, DescentAscent, constraints
 from fairbound.core import MultiplierMethod
 
-FIGURE = Path(__file__).parent.parent / "docs" / "reference" / "algorithms" / "adaptive_pi_scales.svg"
+FIGURE = (
+    Path(__file__).parent.parent / "docs" / "reference" / "algorithms" / "adaptive_pi_scales.svg"
+)
 BOUND, STEPS, EVERY = 0.02, 1500, 5
 STYLES = {0.01: ("#1b6ca8", "-", 3.0), 1.0: ("#e0a030", "--", 2.0), 100.0: ("#b3541e", ":", 2.0)}
 
@@ -64,8 +67,18 @@ def main() -> None:
         axis.axhline(BOUND, color="#888888", linewidth=1)
         for scale, (color, line, width) in STYLES.items():
             values = gaps(method, scale)
-            axis.plot(range(0, STEPS, EVERY), values, line, color=color, linewidth=width, label=f"c times {scale:g}")
-            before = {end: sum(values[(end - 100) // EVERY : end // EVERY]) * EVERY / 100 for end in (600, STEPS)}
+            axis.plot(
+                range(0, STEPS, EVERY),
+                values,
+                line,
+                color=color,
+                linewidth=width,
+                label=f"c times {scale:g}",
+            )
+            before = {
+                end: sum(values[(end - 100) // EVERY : end // EVERY]) * EVERY / 100
+                for end in (600, STEPS)
+            }
             means = ", ".join(f"{mean:.3f} before step {end}" for end, mean in before.items())
             print(f"{type(method).__name__}, c times {scale:g}: mean gap over 100 steps {means}")
         axis.set(title=type(method).__name__, xlabel="step", ylim=(-0.15, 0.4))

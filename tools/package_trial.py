@@ -1,7 +1,9 @@
-"""What `make package` runs in a clean environment, outside the repository: the installed package at work.
+"""What `make package` runs in a clean environment, outside the repository: the installed package at
+work.
 
 python -I package_trial.py            # import and a loop: torch, numpy and scipy only
-python -I package_trial.py report     # and the command line, an audit with its page, a classifier, synthetic data
+python -I package_trial.py report     # and the command line, an audit with its page, a classifier,
+synthetic data
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def installed() -> None:
 
 
 def loop() -> None:
-    """A constrained training loop keeps the groups' losses together where plain training does not."""
+    """A constrained training loop keeps the groups' losses together where plain training does
+    not."""
     torch.manual_seed(0)
     group = (torch.rand(600) < 0.3).long()
     X = torch.randn(600, 4)
@@ -46,10 +49,14 @@ def loop() -> None:
     for bound in (0.05, 10.0):
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        fair = Constrained(model, constraints.loss_parity(["A", "B"], bound=bound), DescentAscent(eta=0.1))
+        fair = Constrained(
+            model, constraints.loss_parity(["A", "B"], bound=bound), DescentAscent(eta=0.1)
+        )
         for _ in range(300):
             optimizer.zero_grad()
-            losses = torch.nn.functional.binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(
+                model(X)[:, 0], y, reduction="none"
+            )
             fair.backward(losses, group)
             optimizer.step()
         gaps[bound] = float((losses[group == 0].mean() - losses[group == 1].mean()).detach().abs())
@@ -57,11 +64,14 @@ def loop() -> None:
 
 
 def commands() -> None:
-    """The command line, and an audit with everything that it writes: the templates are in the wheel."""
+    """The command line, and an audit with everything that it writes: the templates are in the
+    wheel."""
     fairbound_command = str(Path(sys.executable).with_name("fairbound"))
 
     def run(*words: str) -> str:
-        return subprocess.run([fairbound_command, *words], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            [fairbound_command, *words], check=True, capture_output=True, text=True
+        ).stdout
 
     assert fairbound.__version__ in run("--version")
     rows = [f"{i % 2},{(i * 7 % 10) / 10},{'ab'[i // 3 % 2]}" for i in range(60)]
@@ -92,7 +102,11 @@ def classifier() -> None:
     from fairbound.data import load
 
     data = load("synthetic:OK").dataset("RAC1P=1")
-    X, y, group = data.X.numpy()[:2000], data.y.numpy().astype(int)[:2000], data.groups["RAC1P"].numpy()[:2000]
+    X, y, group = (
+        data.X.numpy()[:2000],
+        data.y.numpy().astype(int)[:2000],
+        data.groups["RAC1P"].numpy()[:2000],
+    )
     fair = FairClassifier(constraint="demographic_parity", bound=0.1, epochs=2, random_state=0)
     fair.fit(X, y, sensitive_features=group)
     assert np.isin(fair.predict(X), (0, 1)).all()

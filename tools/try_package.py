@@ -1,11 +1,13 @@
-"""Build the sdist and the wheel, and try the wheel in a clean environment of every Python that is there.
+"""Build the sdist and the wheel, and try the wheel in a clean environment of every Python that is
+there.
 
-    python tools/try_package.py                          # every Python with the newest torch; the first with the oldest
-    python tools/try_package.py --only 3.11 --torch 2.6  # one of them
+    python tools/try_package.py                          # every Python with the newest torch; the
+    first with the oldest python tools/try_package.py --only 3.11 --torch 2.6  # one of them
 
-The wheel is built from the sdist, so that an sdist that lacks a file fails. A trial is `package_trial.py`, run from a
-folder outside the repository after `pip install fairbound-*.whl[report]` without constraints.txt: what a user gets
-today. pip's own settings choose the index (PIP_EXTRA_INDEX_URL: the CPU builds of torch, which are some GB smaller).
+The wheel is built from the sdist, so that an sdist that lacks a file fails. A trial is
+`package_trial.py`, run from a folder outside the repository after `pip install
+fairbound-*.whl[report]` without constraints.txt: what a user gets today. pip's own settings choose
+the index (PIP_EXTRA_INDEX_URL: the CPU builds of torch, which are some GB smaller).
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", choices=MINORS, help="a Python; may be given several times")
-    parser.add_argument("--torch", action="append", help="a version of torch such as 2.6, or newest; several times")
+    parser.add_argument(
+        "--only", action="append", choices=MINORS, help="a Python; may be given several times"
+    )
+    parser.add_argument(
+        "--torch", action="append", help="a version of torch such as 2.6, or newest; several times"
+    )
     return parser.parse_args()
 
 
@@ -65,9 +71,16 @@ def build(folder: Path) -> Path:
     tracked = subprocess.run(
         ["git", "ls-files", "src/fairbound"], cwd=ROOT, capture_output=True, text=True
     ).stdout.split()
-    absent = [name for name in tracked if name.removeprefix("src/") not in names and (ROOT / name).exists()]
+    absent = [
+        name
+        for name in tracked
+        if name.removeprefix("src/") not in names and (ROOT / name).exists()
+    ]
     if absent:
-        sys.exit(f"the wheel lacks {len(absent)} files of the package, {', '.join(absent[:5])}; see pyproject.toml")
+        sys.exit(
+            f"the wheel lacks {len(absent)} files of the package, {', '.join(absent[:5])}; see"
+            " pyproject.toml"
+        )
     print(f"{wheel.name}: {len(names)} files, {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
     return wheel
 
@@ -102,8 +115,13 @@ def trial(wheel: Path, minor: str, torch: str, folder: Path) -> str:
 
 
 def install(python: str, wheel: Path, torch: str, folder: Path) -> tuple[list[str], str]:
-    """With the extra `report`, or without it where one of its packages has no wheel for this Python."""
-    pin = [] if torch == "newest" else [f"torch=={torch}.*" if torch.count(".") == 1 else f"torch=={torch}"]
+    """With the extra `report`, or without it where one of its packages has no wheel for this
+    Python."""
+    pin = (
+        []
+        if torch == "newest"
+        else [f"torch=={torch}.*" if torch.count(".") == 1 else f"torch=={torch}"]
+    )
     command = [python, "-m", "pip", "install", "-q", "--only-binary", ":all:", "--no-compile", *pin]
     for extra in (["report"], []):
         try:
@@ -112,7 +130,9 @@ def install(python: str, wheel: Path, torch: str, folder: Path) -> tuple[list[st
         except subprocess.CalledProcessError as error:
             if not any(sign in error.output for sign in NO_WHEEL):
                 raise
-            reason = next(line for line in error.output.splitlines() if any(sign in line for sign in NO_WHEEL))
+            reason = next(
+                line for line in error.output.splitlines() if any(sign in line for sign in NO_WHEEL)
+            )
     raise NothingToTryError(f"it does not install from wheels ({reason.strip()})")
 
 
@@ -121,7 +141,9 @@ def interpreter(minor: str) -> str | None:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     managed = sorted(str(path) for path in pyenv.glob(f"{minor}.*/bin/python"))
     for python in filter(None, (sys.executable, shutil.which(f"python{minor}"), *managed)):
-        asked = subprocess.run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True)
+        asked = subprocess.run(
+            [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True
+        )
         if asked.stdout.decode().strip() == minor:
             return python
     return None
@@ -129,9 +151,19 @@ def interpreter(minor: str) -> str | None:
 
 def run(command: list[str], folder: Path) -> str:
     """Output and errors together; nothing of this environment's packages reaches the command."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
+    }
     done = subprocess.run(
-        command, cwd=folder, env=clean, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
+        command,
+        cwd=folder,
+        env=clean,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
     )
     return done.stdout
 

@@ -1,4 +1,5 @@
-"""One JSON file per (table, split, contestant, notion): a run that was stopped goes on where it was."""
+"""One JSON file per (table, split, contestant, notion): a run that was stopped goes on where it
+was."""
 
 from __future__ import annotations
 
@@ -52,16 +53,21 @@ def tasks(tables: Sequence[str], splits: int, only: Sequence[str]) -> list[Task]
                 found += [Task(table, seed, DEFAULT_FIT, "loss")] if table in DEFAULT_TABLES else []
     unknown = set(only) - {task.contestant for task in found}
     if unknown:
-        raise SystemExit(f"no contestant {', '.join(sorted(unknown))} on {', '.join(tables)}; there are "
-                         f"{', '.join(sorted({task.contestant for task in found}))}")  # fmt: skip
+        raise SystemExit(
+            f"no contestant {', '.join(sorted(unknown))} on {', '.join(tables)}; there are "
+            f"{', '.join(sorted({task.contestant for task in found}))}"
+        )
     return [task for task in found if not only or task.contestant in only]
 
 
 def batches(wanted: Sequence[Task]) -> list[list[Task]]:
-    """Tasks that one process computes, since they share models: our networks on a split, and our trees."""
+    """Tasks that one process computes, since they share models: our networks on a split, and our
+    trees."""
     by_models: dict[tuple[str, ...], list[Task]] = {}
     for task in wanted:
-        shared = task.contestant.removesuffix("_aware") if task.contestant in OWN else "".join(task[2:])
+        shared = (
+            task.contestant.removesuffix("_aware") if task.contestant in OWN else "".join(task[2:])
+        )
         by_models.setdefault((task.table, str(task.split), shared), []).append(task)
     return list(by_models.values())
 
@@ -71,7 +77,8 @@ def compute_all(batch: Sequence[Task], folder: Path, version: str) -> list[str]:
 
 
 def compute(task: Task, folder: Path, version: str) -> str:
-    """Fits, measures and writes one result; a line about it. A failure is told and leaves no file."""
+    """Fits, measures and writes one result; a line about it. A failure is told and leaves no
+    file."""
     path = task.path(folder, version)
     if path.exists():
         return ""
@@ -82,10 +89,15 @@ def compute(task: Task, folder: Path, version: str) -> str:
     except Exception:
         return f"FAILED {' '.join(map(str, task))}\n{traceback.format_exc()}"
     part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({**task._asdict(), "version": version if task.ours else None, **result}))
+    part.write_text(
+        json.dumps({**task._asdict(), "version": version if task.ours else None, **result})
+    )
     part.replace(path)
     shown = (f"{name} {result[name]:+.3f}" for name in NOTIONS if name in result)
-    return f"{' '.join(map(str, task))}: accuracy {result['accuracy']:.4f}, {', '.join(shown)}, {result['cpu_s']:.0f} s"
+    return (
+        f"{' '.join(map(str, task))}: accuracy {result['accuracy']:.4f}, {', '.join(shown)},"
+        f" {result['cpu_s']:.0f} s"
+    )
 
 
 def fit_and_measure(task: Task) -> dict[str, Any]:
@@ -95,11 +107,18 @@ def fit_and_measure(task: Task) -> dict[str, Any]:
         from ours import OURS  # the others can be computed where our estimators are being rewritten
 
         contestant = OURS["fair_classifier" if task.contestant == DEFAULT_FIT else task.contestant]
-    data = split(task.table, task.split, DEFAULT_EXAMPLES if task.contestant == DEFAULT_FIT else None)
+    data = split(
+        task.table, task.split, DEFAULT_EXAMPLES if task.contestant == DEFAULT_FIT else None
+    )
     start = time.process_time()
     decision, probability, notes = contestant(data, task.notion, task.split)
     seconds = time.process_time() - start
-    return {"cpu_s": seconds, "train": len(data.train.y), **measure(data.test, decision, probability), **notes}
+    return {
+        "cpu_s": seconds,
+        "train": len(data.train.y),
+        **measure(data.test, decision, probability),
+        **notes,
+    }
 
 
 def read(folder: Path, wanted: Sequence[Task], version: str) -> list[dict[str, Any]]:

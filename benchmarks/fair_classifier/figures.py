@@ -1,4 +1,5 @@
-"""The front: accuracy against |gap| for the two rates, log loss against |gap| for the loss, means over the tables."""
+"""The front: accuracy against |gap| for the two rates, log loss against |gap| for the loss, means
+over the tables."""
 
 from __future__ import annotations
 
@@ -68,8 +69,18 @@ def loss(ax: Axes, results: Results) -> None:
         color, marker = STYLE[name]
         rows = [results.of(name, "loss", t) for t in there]
         rise = [r["log_loss"].mean() - plain(r, "log_loss").mean() for r in rows]
-        point(ax, [abs(r["loss"].mean()) for r in rows], rise, color, marker, SHORT[name], hollow=False)
-        curves = np.array([[[(p["log_loss"], p["loss"]) for p in c] for c in r["temperatures"]] for r in rows]).mean(1)
+        point(
+            ax,
+            [abs(r["loss"].mean()) for r in rows],
+            rise,
+            color,
+            marker,
+            SHORT[name],
+            hollow=False,
+        )
+        curves = np.array(
+            [[[(p["log_loss"], p["loss"]) for p in c] for c in r["temperatures"]] for r in rows]
+        ).mean(1)
         x, y = np.abs(curves[:, :, 1]).mean(0), (curves[:, :, 0] - curves[:, :1, 0]).mean(0)
         ax.plot(x, y, color=color, lw=1, marker=".", ms=4, label=f"one temperature, {label}")
         ax.plot(x[0], 0, color=color, marker="*", ms=9)
@@ -101,8 +112,15 @@ def point(
 
 def legend(ax: Axes, *drawn: Axes) -> None:
     ax.axis("off")
-    entries = {label: handle for one in drawn for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
-    note = "star: no constraint; hollow: the group at prediction\nbars: one standard error over tables; dotted: bounds"
+    entries = {
+        label: handle
+        for one in drawn
+        for handle, label in zip(*one.get_legend_handles_labels(), strict=True)
+    }
+    note = (
+        "star: no constraint; hollow: the group at prediction\nbars: one standard error over"
+        " tables; dotted: bounds"
+    )
     ax.legend(
         entries.values(),
         entries.keys(),

@@ -1,4 +1,5 @@
-"""Our contestants: `FairClassifier` and `FairPostprocessor` on LightGBM, with and without the group at prediction.
+"""Our contestants: `FairClassifier` and `FairPostprocessor` on LightGBM, with and without the group
+at prediction.
 
 The uncorrected model comes with each fit (`unconstrained_`), so it costs no second one.
 """
@@ -26,7 +27,10 @@ FIVE_GROUPS = ("loss_parity", 0.05)  # VA5: each group's loss around their mean
 def constraint(data: Split, notion: str) -> dict[str, Any]:
     if notion == "loss" and data.train.group.max() > 1:
         return {"constraint": FIVE_GROUPS[0], "bound": FIVE_GROUPS[1]}
-    return {"constraint": "pairwise_loss_parity" if notion == "loss" else notion, "bound": BOUNDS[notion]}
+    return {
+        "constraint": "pairwise_loss_parity" if notion == "loss" else notion,
+        "bound": BOUNDS[notion],
+    }
 
 
 def network(data: Split, notion: str, seed: int, **more: Any) -> FairClassifier:
@@ -42,7 +46,10 @@ def fitted(model: Any, data: Split, aware: bool) -> Predicted:
     model.cross_fit_cache = data.models.setdefault(type(model).__name__, {})
     model.fit(train.X, train.y, sensitive_features=train.group)
     seen = {"sensitive_features": test.group} if aware else {}
-    decision, p = np.asarray(model.predict(test.X, **seen)), model.predict_proba(test.X, **seen)[:, 1]
+    decision, p = (
+        np.asarray(model.predict(test.X, **seen)),
+        model.predict_proba(test.X, **seen)[:, 1],
+    )
     return Predicted(decision.astype(float), p, notes(model, test.X, data))
 
 
@@ -78,7 +85,9 @@ def one_hot_pipeline(data: Split, notion: str, seed: int) -> Predicted:
     train, test = data.train, data.test
     pipeline = make_pipeline(one_hot(train.X), network(data, notion, seed))
     pipeline.fit(train.X, train.y, fairclassifier__sensitive_features=train.group)
-    predicted = Predicted(pipeline.predict(test.X).astype(float), pipeline.predict_proba(test.X)[:, 1])
+    predicted = Predicted(
+        pipeline.predict(test.X).astype(float), pipeline.predict_proba(test.X)[:, 1]
+    )
     return predicted._replace(notes=notes(pipeline[-1], pipeline[:-1].transform(test.X), data))
 
 

@@ -13,17 +13,28 @@ WIDTH = 80
 
 def by_table(results: Results) -> str:
     """Means over splits; gaps signed."""
-    head = f"{'':3} {'contestant':23} notion accur. {'loss':>5} lossgap {'DP':>6} {'EOpp':>6} {'CPU s':>6}"
+    head = (
+        f"{'':3} {'contestant':23} notion accur. {'loss':>5} lossgap {'DP':>6} {'EOpp':>6}"
+        f" {'CPU s':>6}"
+    )
     lines = [head, "-" * len(head)]
     frame = results.frame[results.frame["contestant"] != DEFAULT_FIT]
     for table in dict.fromkeys(frame["table"]):
-        for (name, notion), rows in frame[frame["table"] == table].groupby(["contestant", "notion"], sort=False):
+        for (name, notion), rows in frame[frame["table"] == table].groupby(
+            ["contestant", "notion"], sort=False
+        ):
             m = rows.mean(numeric_only=True)
-            short = {"demographic_parity": "DP", "equal_opportunity": "EOpp", "none": ""}.get(notion, notion)
+            short = {"demographic_parity": "DP", "equal_opportunity": "EOpp", "none": ""}.get(
+                notion, notion
+            )
             columns = [f"{table:3} {SHORT.get(name, name):23} {short:6} {m['accuracy']:6.4f}"]
-            columns.append(f"{m['log_loss']:5.3f}" if rows["log_loss"].notna().all() else f"{'-':>5}")
+            columns.append(
+                f"{m['log_loss']:5.3f}" if rows["log_loss"].notna().all() else f"{'-':>5}"
+            )
             columns.append(f"{m['loss']:+7.3f}" if rows["loss"].notna().all() else f"{'-':>7}")
-            columns += [f"{m['demographic_parity']:+6.3f} {m['equal_opportunity']:+6.3f} {m['cpu_s']:6.1f}"]
+            columns += [
+                f"{m['demographic_parity']:+6.3f} {m['equal_opportunity']:+6.3f} {m['cpu_s']:6.1f}"
+            ]
             lines.append(" ".join(columns))
     return "\n".join(lines)
 
@@ -36,13 +47,17 @@ def over_tables(results: Results) -> str:
             there = [t for t in results.has(name, notion) if t in results.has("lightgbm", "none")]
             if there:
                 cost = [
-                    100 * (results.of(name, notion, t)["accuracy"] - results.of("lightgbm", "none", t)["accuracy"])
-                    .mean() for t in there
-                ]  # fmt: skip
+                    100
+                    * (
+                        results.of(name, notion, t)["accuracy"]
+                        - results.of("lightgbm", "none", t)["accuracy"]
+                    ).mean()
+                    for t in there
+                ]
                 gaps = [results.of(name, notion, t)[notion].abs().mean() for t in there]
                 lines.append(
-                    f"{SHORT[name]:23} {short:6} {sum(cost) / len(cost):+16.2f} ± {error(cost):4.2f} "
-                    f"{sum(gaps) / len(gaps):10.3f} ± {error(gaps):.3f}"
+                    f"{SHORT[name]:23} {short:6} {sum(cost) / len(cost):+16.2f} ±"
+                    f" {error(cost):4.2f} {sum(gaps) / len(gaps):10.3f} ± {error(gaps):.3f}"
                 )
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
-"""The census tables, their splits into training and test data, and what is measured on the test data.
+"""The census tables, their splits into training and test data, and what is measured on the test
+data.
 
-The group is never an input. Codes are pandas categories, as LightGBM and `FairClassifier` take them; age, schooling and
-hours are numbers.
+The group is never an input. Codes are pandas categories, as LightGBM and `FairClassifier` take
+them; age, schooling and hours are numbers.
 """
 
 from __future__ import annotations
@@ -36,20 +37,23 @@ DEVELOPMENT = {  # every choice may look at these, none at the others
     "AL": ("AL", "RAC1P", 1),
 }
 TABLES = REPORT | DEVELOPMENT
-TRAIN, TRAIN_SHARE, SMALL, TEST = 14_000, 0.6, 20_000, 20_000  # examples; tables below SMALL: TRAIN_SHARE of them
+# examples; tables below SMALL: TRAIN_SHARE of them
+TRAIN, TRAIN_SHARE, SMALL, TEST = 14_000, 0.6, 20_000, 20_000
 NOTIONS = ("loss", "demographic_parity", "equal_opportunity")
 
 
 class Part(NamedTuple):
     X: pd.DataFrame  # (n, 9)
     y: NDArray[np.int64]  # (n,) 0 or 1
-    group: NDArray[np.int64]  # (n,) 0: white, male or married; with five groups 0 to 4 in the order of the codes
+    # (n,) 0: white, male or married; with five groups 0 to 4 in the order of the codes
+    group: NDArray[np.int64]
 
 
 class Split(NamedTuple):
     train: Part
     test: Part
-    models: dict[str, dict[Any, Any]]  # of our fits to these training data, by the kind of model: trained once
+    # of our fits to these training data, by the kind of model: trained once
+    models: dict[str, dict[Any, Any]]
 
 
 @cache
@@ -57,10 +61,16 @@ def whole(name: str) -> Part:
     state, column, first = TABLES[name]
     table = load(f"acs:{state}")
     codes = np.asarray(table.columns[column])
-    group = np.unique(codes, return_inverse=True)[1] if first is None else (codes != first).astype(np.int64)
+    group = (
+        np.unique(codes, return_inverse=True)[1]
+        if first is None
+        else (codes != first).astype(np.int64)
+    )
     inputs = [one for one in (*NUMBERS, *CODES) if one != column]
     X = pd.DataFrame({one: np.asarray(table.columns[one]) for one in inputs})
-    X = X.astype({one: "category" for one in inputs if one in CODES} | dict.fromkeys(NUMBERS, float))
+    X = X.astype(
+        {one: "category" for one in inputs if one in CODES} | dict.fromkeys(NUMBERS, float)
+    )
     return Part(X, np.asarray(table.columns[table.label]).astype(np.int64), group)
 
 
@@ -78,7 +88,9 @@ def split(name: str, seed: int, train: int | None = None) -> Split:
         stratify=2 * all_.group + all_.y,
         random_state=seed,
     )
-    first, second = (Part(all_.X.iloc[i].reset_index(drop=True), all_.y[i], all_.group[i]) for i in parts)
+    first, second = (
+        Part(all_.X.iloc[i].reset_index(drop=True), all_.y[i], all_.group[i]) for i in parts
+    )
     return Split(first, second, {})
 
 
@@ -106,14 +118,20 @@ def measure(test: Part, decision: Floats, probability: Floats | None) -> dict[st
 
     Arguments:
         test: n examples.
-        decision: (n,) 0 or 1; of a randomized classifier the probability of deciding 1, so that all here are means
+        decision: (n,) 0 or 1; of a randomized classifier the probability of deciding 1, so that all
+        here are means
             over its coin.
         probability: (n,) of label 1; None where a classifier only decides.
     """
     positive = test.y == 1
-    found = {"accuracy": float(np.where(positive, decision, 1 - decision).mean()), "test": len(test.y)}
+    found = {
+        "accuracy": float(np.where(positive, decision, 1 - decision).mean()),
+        "test": len(test.y),
+    }
     found["demographic_parity"], found["demographic_parity_se"] = gap(decision, test.group)
-    found["equal_opportunity"], found["equal_opportunity_se"] = gap(decision[positive], test.group[positive])
+    found["equal_opportunity"], found["equal_opportunity_se"] = gap(
+        decision[positive], test.group[positive]
+    )
     if probability is not None:
         each = losses(probability, test.y)
         found["log_loss"] = float(each.mean())
@@ -128,5 +146,11 @@ def temperatures(test: Part, probability: Floats) -> list[dict[str, float]]:
     logits, curve = np.log(p) - np.log1p(-p), []
     for divisor in (1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 7, 10, 15, 20, 50):
         each = losses(1 / (1 + np.exp(-logits / divisor)), test.y)
-        curve.append({"temperature": divisor, "log_loss": float(each.mean()), "loss": gap(each, test.group)[0]})
+        curve.append(
+            {
+                "temperature": divisor,
+                "log_loss": float(each.mean()),
+                "loss": gap(each, test.group)[0],
+            }
+        )
     return curve

@@ -1,4 +1,5 @@
-"""All of `make speed`: every part in a process of its own, then what was met, missed, skipped, and what broke.
+"""All of `make speed`: every part in a process of its own, then what was met, missed, skipped, and
+what broke.
 
 python benchmarks/speed/all.py
 
@@ -44,7 +45,9 @@ def outcome(script: Path) -> Outcome:
     print(f"\n== {script.stem}", flush=True)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     lines = []
-    with subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True) as work:
+    with subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True
+    ) as work:
         assert work.stdout is not None
         for line in work.stdout:
             print(line, end="", flush=True)
@@ -55,10 +58,14 @@ def outcome(script: Path) -> Outcome:
 def summary(outcomes: Sequence[Outcome]) -> tuple[list[str], int]:
     """The last lines, and the status of the whole."""
     met, missed, skipped = (
-        [line for found in outcomes for line in found.starting_with(word)] for word in ("met", "MISSED", SKIPPED)
+        [line for found in outcomes for line in found.starting_with(word)]
+        for word in ("met", "MISSED", SKIPPED)
     )
     errors = [f"{found.part} {found.error}" for found in outcomes if found.error]
-    counts = f"{len(met)} met, {len(missed)} missed, {len(skipped)} skipped, {len(errors)} parts with an error"
+    counts = (
+        f"{len(met)} met, {len(missed)} missed, {len(skipped)} skipped, {len(errors)} parts with an"
+        " error"
+    )
     return [counts, *missed, *skipped, *errors], 1 if missed or errors else 0
 
 

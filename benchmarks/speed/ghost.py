@@ -1,9 +1,10 @@
-"""Stacked Ghost beside the form of the authors' code and beside SSL-ALM: microseconds a run and step.
+"""Stacked Ghost beside the form of the authors' code and beside SSL-ALM: microseconds a run and
+step.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/ghost.py [--rounds 7]
 
-Mini-batches of random size (p0 = .4, at most 8 2^8 examples), two groups. SSL-ALM gets mini-batches as large as Ghost's
-are in the mean, so that both pass as many examples through the model.
+Mini-batches of random size (p0 = .4, at most 8 2^8 examples), two groups. SSL-ALM gets mini-batches
+as large as Ghost's are in the mean, so that both pass as many examples through the model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ AUTHORS = "Ghost, authors' form"
 
 
 def equal_batch() -> int:
-    """SSL-ALM's batch b with 5 b examples a step (b + 2 b, and 2 b again) equal to Ghost's mean of 24 (1 + 2^(N+1))."""
+    """SSL-ALM's batch b with 5 b examples a step (b + 2 b, and 2 b again) equal to Ghost's mean of
+    24 (1 + 2^(N+1))."""
     assert GHOST.batch_size_probs is not None
     mean = 24 * (1 + sum(p * 2 ** (n + 1) for n, p in enumerate(GHOST.batch_size_probs)))
     return round(mean / 5)
@@ -59,7 +61,10 @@ def main() -> int:
     checks = Checks()
     if AUTHORS in found.times:
         of_sgd = found.ratio(AUTHORS, "plain SGD")
-        print(f"{AUTHORS}, plain SGD steps: {of_sgd} (the authors' code itself, elsewhere: 140 to 160, 90 to 108 ms)")
+        print(
+            f"{AUTHORS}, plain SGD steps: {of_sgd} (the authors' code itself, elsewhere: 140 to"
+            " 160, 90 to 108 ms)"
+        )
         ratio = found.ratio(AUTHORS, "Ghost, 100 stacked")
         checks.at_least("Ghost, 100 stacked: times faster than the authors' form", ratio, 150)
     for runs, limit in ((100, 6), (10, 15)):

@@ -2,7 +2,8 @@
 
     python benchmarks/speed/gpu.py [--rounds 7] [--profile]
 
-9-64-32-1 net, mini-batches of 8 + 2 x 8 and 2 x 8 examples out of 14,333. Without a GPU it says so and ends with 0.
+9-64-32-1 net, mini-batches of 8 + 2 x 8 and 2 x 8 examples out of 14,333. Without a GPU it says so
+and ends with 0.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ def profiled(stack: Stack) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         stack()
         torch.cuda.synchronize()
-    print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=25, max_name_column_width=70))
+    print(
+        profile.key_averages().table(
+            sort_by="cuda_time_total", row_limit=25, max_name_column_width=70
+        )
+    )
 
 
 def main() -> int:
@@ -53,7 +58,11 @@ def main() -> int:
     checks, data = Checks(), examples(device="cuda")
     for runs, (limit, chunk) in WANTED.items():
         stack = Stack(SSLALM(), runs, chunk, data=data)
-        checks.at_most(f"SSL-ALM, {runs:,} runs, microseconds a run and step", timed(stack, options.rounds), limit)
+        checks.at_most(
+            f"SSL-ALM, {runs:,} runs, microseconds a run and step",
+            timed(stack, options.rounds),
+            limit,
+        )
         if options.profile:
             profiled(stack)
     return checks.status

@@ -1,11 +1,13 @@
-"""The same methods written directly, as an engineer would, one run at a time: what stacked runs are compared with.
+"""The same methods written directly, as an engineer would, one run at a time: what stacked runs are
+compared with.
 
-`plain_*` are plain eager loops: examples drawn, one forward pass for all of a step, one backward pass, the formulas;
-SSL-ALM and switching keep parameters and gradients in one vector each, since their formulas are about vectors.
+`plain_*` are plain eager loops: examples drawn, one forward pass for all of a step, one backward
+pass, the formulas; SSL-ALM and switching keep parameters and gradients in one vector each, since
+their formulas are about vectors.
 
-`authors_*` have the form of the code behind the paper as far as it is known. Of that code itself the reference has only
-times on another machine, where a plain SGD step took .56 to .72 ms: SSL-ALM 5.3 to 7 ms, 9 to 10 plain steps; Ghost 90
-to 108 ms, 140 to 160 plain steps.
+`authors_*` have the form of the code behind the paper as far as it is known. Of that code itself
+the reference has only times on another machine, where a plain SGD step took .56 to .72 ms: SSL-ALM
+5.3 to 7 ms, 9 to 10 plain steps; Ghost 90 to 108 ms, 140 to 160 plain steps.
 """
 
 from __future__ import annotations
@@ -66,12 +68,15 @@ def flat(tensors: list[Tensor]) -> Tensor:
 
 def moved(model: nn.Module, d: Tensor) -> None:
     with torch.no_grad():
-        for p, part in zip(model.parameters(), d.split([p.numel() for p in model.parameters()]), strict=True):
+        for p, part in zip(
+            model.parameters(), d.split([p.numel() for p in model.parameters()]), strict=True
+        ):
             p.add_(part.view_as(p))
 
 
 class Flat:
-    """All parameters of a model in one vector `x`, all gradients in another, `g`: the model's tensors are views."""
+    """All parameters of a model in one vector `x`, all gradients in another, `g`: the model's
+    tensors are views."""
 
     def __init__(self, model: nn.Module) -> None:
         parameters = list(model.parameters())
@@ -86,7 +91,7 @@ class Flat:
         value.backward()
 
 
-# Plain eager loops ----------------------------------------------------------------------------------------------------
+# Plain eager loops --------------------------------------------------------------------------------
 
 
 def plain_sgd(draws: Draws | None = None, model: nn.Module | None = None) -> Step:
@@ -130,7 +135,8 @@ def plain_ssl_alm(draws: Draws | None = None, model: nn.Module | None = None) ->
 
 
 def plain_switching(draws: Draws | None = None, model: nn.Module | None = None) -> Step:
-    """Test, objective and constraint in one pass: a second one costs more than the examples that are not used."""
+    """Test, objective and constraint in one pass: a second one costs more than the examples that
+    are not used."""
     draws, model = draws or Draws(examples()), model or network()
     parameters, k = Flat(model), 0
 
@@ -141,7 +147,9 @@ def plain_switching(draws: Draws | None = None, model: nn.Module | None = None) 
         with torch.no_grad():
             worst, side = constraints(losses[: 2 * B]).max(0)
         feasible = worst.item() <= 0.01 / (k + 1) ** 0.5
-        parameters.backward(losses[2 * B : 3 * B].mean() if feasible else constraints(losses[3 * B :])[side])
+        parameters.backward(
+            losses[2 * B : 3 * B].mean() if feasible else constraints(losses[3 * B :])[side]
+        )
         with torch.no_grad():
             parameters.x.sub_(parameters.g, alpha=0.05 if feasible else 0.04)
         k += 1
@@ -149,7 +157,7 @@ def plain_switching(draws: Draws | None = None, model: nn.Module | None = None) 
     return step
 
 
-# In the form of the authors' code -------------------------------------------------------------------------------------
+# In the form of the authors' code -----------------------------------------------------------------
 
 
 class Passes:
@@ -175,22 +183,29 @@ class Passes:
         with torch.no_grad():
             return torch.stack([self.constraint(side, first, second) for side in (0, 1)])
 
-    def all(self, objective: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def all(
+        self, objective: Tensor, first: Tensor, second: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """g, c, J."""
         g = self._passed(self.loss(objective))[1]
         found = [self._passed(self.constraint(side, first, second)) for side in (0, 1)]
-        return g, torch.tensor([value for value, _ in found]), torch.stack([row for _, row in found])
+        return (
+            g,
+            torch.tensor([value for value, _ in found]),
+            torch.stack([row for _, row in found]),
+        )
 
 
 def authors_ssl_alm(draws: Draws | None = None, model: nn.Module | None = None) -> Step:
     """SSL-ALM that evaluates the objective and every constraint by itself.
 
-    Modelled: a forward and a backward pass for the objective and for each constraint of the first mini-batch, forward
-    passes alone for each constraint of the second, and gradients flattened for the formulas. That every constraint is
-    evaluated by itself is documented for the authors' loop (of its SGD), and so is the deep copy of its
-    parameters inside it; how it passes examples through the model is not, and is our interpretation. Not modelled,
-    though documented: the printing inside the loop. The reference's figure for the code itself is 9 to 10 plain SGD
-    steps; `stacked.py` prints what this one takes, about half of that.
+    Modelled: a forward and a backward pass for the objective and for each constraint of the first
+    mini-batch, forward passes alone for each constraint of the second, and gradients flattened for
+    the formulas. That every constraint is evaluated by itself is documented for the authors' loop
+    (of its SGD), and so is the deep copy of its parameters inside it; how it passes examples
+    through the model is not, and is our interpretation. Not modelled, though documented: the
+    printing inside the loop. The reference's figure for the code itself is 9 to 10 plain SGD steps;
+    `stacked.py` prints what this one takes, about half of that.
     """
     passes = Passes(draws, model)
     draws, model = passes.draws, passes.model
@@ -207,7 +222,11 @@ def authors_ssl_alm(draws: Draws | None = None, model: nn.Module | None = None) 
         w = y + RHO * (again + s)
         x = flat([p.detach() for p in model.parameters()])
         d = -TAU * (g + J.T @ w + MU * (x - zx))
-        zx, zs, s = zx + BETA * (x - zx), zs + BETA * (s - zs), (s - TAU * (w + MU * (s - zs))).clamp(min=0)
+        zx, zs, s = (
+            zx + BETA * (x - zx),
+            zs + BETA * (s - zs),
+            (s - TAU * (w + MU * (s - zs))).clamp(min=0),
+        )
         moved(model, d)
         deepcopy(model.state_dict())
 
@@ -215,7 +234,8 @@ def authors_ssl_alm(draws: Draws | None = None, model: nn.Module | None = None) 
 
 
 def solved(g: Tensor, c: Tensor, J: Tensor, rho: float, beta: float, lam: float) -> np.ndarray:
-    """Ghost's two subproblems in n dimensions, with tau = 1: kappa by HiGHS, the direction by OSQP."""
+    """Ghost's two subproblems in n dimensions, with tau = 1: kappa by HiGHS, the direction by
+    OSQP."""
     import scipy.sparse as sparse
     from qpsolvers import solve_qp
     from scipy.optimize import linprog
@@ -223,10 +243,24 @@ def solved(g: Tensor, c: Tensor, J: Tensor, rho: float, beta: float, lam: float)
     g_, c_, J_ = (t.double().numpy() for t in (g, c, J))
     m, n = J_.shape
     A = np.hstack([J_, -np.ones((m, 1))])
-    t = linprog(np.r_[np.zeros(n), 1.0], A_ub=A, b_ub=-c_, bounds=[(-rho, rho)] * n + [(0, None)], method="highs").fun
+    t = linprog(
+        np.r_[np.zeros(n), 1.0],
+        A_ub=A,
+        b_ub=-c_,
+        bounds=[(-rho, rho)] * n + [(0, None)],
+        method="highs",
+    ).fun
     kappa = (1 - lam) * max(c_.max(), 0.0) + lam * t
     box = np.full(n, beta)
-    return solve_qp(sparse.eye(n, format="csc"), g_, sparse.csc_matrix(J_), kappa - c_, lb=-box, ub=box, solver="osqp")
+    return solve_qp(
+        sparse.eye(n, format="csc"),
+        g_,
+        sparse.csc_matrix(J_),
+        kappa - c_,
+        lb=-box,
+        ub=box,
+        solver="osqp",
+    )
 
 
 def authors_ghost(
@@ -237,9 +271,10 @@ def authors_ghost(
 ) -> Step:
     """Ghost with the settings of `method`, its subproblems in n dimensions.
 
-    Mini-batches of B and B 2^(N+1) examples, N geometric; odd and even half, the whole, and the single one. Documented
-    of the authors' code: OSQP and HiGHS on n variables, most of the time here. The reference's
-    figure for the code itself is 140 to 160 plain SGD steps; `ghost.py` prints what this one takes.
+    Mini-batches of B and B 2^(N+1) examples, N geometric; odd and even half, the whole, and the
+    single one. Documented of the authors' code: OSQP and HiGHS on n variables, most of the time
+    here. The reference's figure for the code itself is 140 to 160 plain SGD steps; `ghost.py`
+    prints what this one takes.
     """
     import osqp  # noqa: F401  (a solver that is missing is told here, not in the first step)
     import qpsolvers  # noqa: F401
@@ -253,9 +288,15 @@ def authors_ghost(
     def step() -> None:
         nonlocal alpha
         level = next(drawn)
-        single, whole = ([draws.objective(b), draws.group(0, b), draws.group(1, b)] for b in (B, B * 2 ** (level + 1)))
+        single, whole = (
+            [draws.objective(b), draws.group(0, b), draws.group(1, b)]
+            for b in (B, B * 2 ** (level + 1))
+        )
         batches = [single, whole, [part[::2] for part in whole], [part[1::2] for part in whole]]
-        d = [solved(*passes.all(*batch), rho=method.rho, beta=method.beta, lam=method.lam) for batch in batches]
+        d = [
+            solved(*passes.all(*batch), rho=method.rho, beta=method.beta, lam=method.lam)
+            for batch in batches
+        ]
         direction = d[0] + (d[1] - (d[2] + d[3]) / 2) / law[level]
         moved(passes.model, torch.from_numpy(alpha * direction).float())
         alpha = alpha * (1 - method.decay * alpha)

@@ -1,13 +1,16 @@
-"""A step of a large model on a GPU: transformer classifiers of 11, 42 and 184 million parameters beside plain training.
+"""A step of a large model on a GPU: transformer classifiers of 11, 42 and 184 million parameters
+beside plain training.
 
     python benchmarks/speed/large.py [--texts 64] [--rounds 8] [--profile]
 
-AdamW (fused), bfloat16 autocast, 64 texts of 128 tokens, loss parity of four groups. The small models keep the GPU busy
-for a quarter to a half of the time, and launching is what is measured; `--texts 512` keeps it busy. Times are wall
-times of several steps with the device waited for, in alternating rounds; descent-ascent written by hand, which checks
-nothing, is timed beside them. SSL-ALM with two mini-batches passes a second one through the model without a gradient;
-so does the plain step that it is compared with. Memory is what a step needs at its peak beyond a plain step, in vectors
-of the model's size (4 bytes a parameter). Without a GPU a small model runs, for the times alone and without targets.
+AdamW (fused), bfloat16 autocast, 64 texts of 128 tokens, loss parity of four groups. The small
+models keep the GPU busy for a quarter to a half of the time, and launching is what is measured;
+`--texts 512` keeps it busy. Times are wall times of several steps with the device waited for, in
+alternating rounds; descent-ascent written by hand, which checks nothing, is timed beside them.
+SSL-ALM with two mini-batches passes a second one through the model without a gradient; so does the
+plain step that it is compared with. Memory is what a step needs at its peak beyond a plain step, in
+vectors of the model's size (4 bytes a parameter). Without a GPU a small model runs, for the times
+alone and without targets.
 """
 
 from __future__ import annotations
@@ -23,17 +26,33 @@ from measuring import Checks, Contestant, Rounds, alternate, machine, skip
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fairbound import SSLALM, AdaptivePI, Algorithm, Constrained, DescentAscent, MiniBatch, constraints
+from fairbound import (
+    SSLALM,
+    AdaptivePI,
+    Algorithm,
+    Constrained,
+    DescentAscent,
+    MiniBatch,
+    constraints,
+)
 
 TOKENS, GROUPS = 128, 4
 PLAIN, TWICE = "plain", "plain, and a second mini-batch forward"
 HAND = "descent-ascent, by hand"
-PI, DA, ALM, ALM2 = "AdaptivePI", "descent-ascent", "SSL-ALM, one mini-batch", "SSL-ALM, two mini-batches"
+PI, DA, ALM, ALM2 = (
+    "AdaptivePI",
+    "descent-ascent",
+    "SSL-ALM, one mini-batch",
+    "SSL-ALM, two mini-batches",
+)
 COMPARED = {PI: PLAIN, DA: PLAIN, ALM: PLAIN, ALM2: TWICE}
 VECTORS = {PI: 1.1, DA: 0.05, ALM: 1.1, ALM2: 1.1}
 METHODS: dict[str, Algorithm[Any]] = {
-    PI: AdaptivePI(), DA: DescentAscent(), ALM: SSLALM(samples=1), ALM2: SSLALM()
-}  # fmt: skip
+    PI: AdaptivePI(),
+    DA: DescentAscent(),
+    ALM: SSLALM(samples=1),
+    ALM2: SSLALM(),
+}
 Step = Callable[[], None]
 
 
@@ -68,7 +87,12 @@ class Classifier(nn.Module):
         self.words = nn.Embedding(size.words, size.width)
         self.places = nn.Parameter(0.02 * torch.randn(TOKENS, size.width))
         layer = nn.TransformerEncoderLayer(
-            size.width, size.width // 64, 4 * size.width, dropout=0.0, activation="gelu", batch_first=True
+            size.width,
+            size.width // 64,
+            4 * size.width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
         )
         self.encoder = nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False)
         self.out = nn.Linear(size.width, 2)
@@ -87,7 +111,11 @@ class Batches:
         self.made = [
             [
                 torch.randint(high, shape, generator=generator).to(device)
-                for high, shape in ((size.words, (texts, TOKENS)), (2, (texts,)), (GROUPS, (texts,)))
+                for high, shape in (
+                    (size.words, (texts, TOKENS)),
+                    (2, (texts,)),
+                    (GROUPS, (texts,)),
+                )
             ]
             for _ in range(count)
         ]
@@ -101,7 +129,9 @@ class Batches:
         return cross_entropy(logits.float(), labels, reduction="none"), groups
 
 
-def by_hand(device: str, bound: float = 0.02, eta: float = 0.1) -> Callable[[Tensor, Tensor], Tensor]:
+def by_hand(
+    device: str, bound: float = 0.02, eta: float = 0.1
+) -> Callable[[Tensor, Tensor], Tensor]:
     """The same constraints written by hand: it does not wait for the device, and checks nothing."""
     y, ones = torch.zeros(2 * GROUPS, device=device), torch.ones(1, device=device)
 
@@ -156,7 +186,9 @@ def contestant(step: Step, steps: int, wait: Step) -> Contestant:
 
 def ratio(found: Rounds, name: str, to: str) -> float:
     """Of wall times."""
-    return statistics.median(a.wall / b.wall for a, b in zip(found.times[name], found.times[to], strict=True))
+    return statistics.median(
+        a.wall / b.wall for a, b in zip(found.times[name], found.times[to], strict=True)
+    )
 
 
 def peak(name: str, size: Size, texts: int) -> float:
@@ -169,21 +201,30 @@ def peak(name: str, size: Size, texts: int) -> float:
     step = step_of(name, model, Batches(size, "cuda", texts))
     for _ in range(3):
         step()
-    return (torch.cuda.max_memory_allocated() - before) / (4 * sum(p.numel() for p in model.parameters()))
+    return (torch.cuda.max_memory_allocated() - before) / (
+        4 * sum(p.numel() for p in model.parameters())
+    )
 
 
-def measure(size: Size, device: str, texts: int, rounds: int, checks: Checks, profile: bool) -> None:
+def measure(
+    size: Size, device: str, texts: int, rounds: int, checks: Checks, profile: bool
+) -> None:
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     batches, steps = Batches(size, device, texts), {}
     for name in (PLAIN, TWICE, HAND, *METHODS):
         model = size.model(device)
         steps[name] = step_of(name, model, batches)
     where = f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} million parameters"
-    found = alternate({name: contestant(step, size.steps, wait) for name, step in steps.items()}, rounds, warm=12)
+    found = alternate(
+        {name: contestant(step, size.steps, wait) for name, step in steps.items()}, rounds, warm=12
+    )
     print(where)
     for name, own in found.medians().items():
         print(f"  {name:<40} {own.wall / 1e3:7.2f} ms")
-    print(f"  {HAND}: {ratio(found, HAND, PLAIN):.3g} times {PLAIN}; {DA}: {ratio(found, DA, HAND):.3g} times {HAND}")
+    print(
+        f"  {HAND}: {ratio(found, HAND, PLAIN):.3g} times {PLAIN}; {DA}:"
+        f" {ratio(found, DA, HAND):.3g} times {HAND}"
+    )
     if profile and device == "cuda":
         profiled(steps[ALM])
     for name, to in COMPARED.items():
@@ -206,7 +247,11 @@ def profiled(step: Step) -> None:
         for _ in range(3):
             step()
         torch.cuda.synchronize()
-    print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=20, max_name_column_width=60))
+    print(
+        profile.key_averages().table(
+            sort_by="cuda_time_total", row_limit=20, max_name_column_width=60
+        )
+    )
 
 
 def main() -> int:

@@ -1,13 +1,15 @@
-"""A step in a user's loop: `Constrained` beside a loop written by hand and other libraries, in one run.
+"""A step in a user's loop: `Constrained` beside a loop written by hand and other libraries, in one
+run.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/loop.py [--rounds 40]
 
-Mini-batches of 256 examples in two groups, in random order; a net 9-h-h-1 of 2,753 (9-64-32-1), 99,821 and 5 million
-parameters; pairwise loss parity. A plain step is SGD on the mean loss of the same mini-batch. Ratios are taken within
-alternating rounds. Descent-ascent takes at most 1.05 times as long as the same method written by hand from 99,821
-parameters on, and is no slower than Cooper's at any size, beyond the quartiles. Each other library is used as its
-documentation does, with masks for the groups; one that is not installed is named and skipped. AdaptivePI takes at most
-1.15 times as long as descent-ascent, its probes included.
+Mini-batches of 256 examples in two groups, in random order; a net 9-h-h-1 of 2,753 (9-64-32-1),
+99,821 and 5 million parameters; pairwise loss parity. A plain step is SGD on the mean loss of the
+same mini-batch. Ratios are taken within alternating rounds. Descent-ascent takes at most 1.05 times
+as long as the same method written by hand from 99,821 parameters on, and is no slower than Cooper's
+at any size, beyond the quartiles. Each other library is used as its documentation does, with masks
+for the groups; one that is not installed is named and skipped. AdaptivePI takes at most 1.15 times
+as long as descent-ascent, its probes included.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from fairbound import SSLALM, AdaptivePI, Algorithm, Constrained, DescentAscent,
 from fairbound._utils.measuring import BEGINNING, EVERY
 
 LR, ETA, BOUND, BATCH = 0.05, 0.5, 0.02, 256
-PLAIN, HAND, DA, ALM = "plain SGD", "descent-ascent, by hand", "descent-ascent", "SSL-ALM, one mini-batch"
+PLAIN, HAND, DA, ALM = (
+    "plain SGD",
+    "descent-ascent, by hand",
+    "descent-ascent",
+    "SSL-ALM, one mini-batch",
+)
 COOPER, PI = "Cooper, descent-ascent", "AdaptivePI"
 MOST = 1.05  # of descent-ascent to the one written by hand
 MOST_ADAPTIVE = 1.15  # of AdaptivePI to descent-ascent
@@ -43,7 +50,9 @@ class Size(NamedTuple):
     def network(self) -> nn.Sequential:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            layers = [layer for a, b in pairwise(self.widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+            layers = [
+                layer for a, b in pairwise(self.widths) for layer in (nn.Linear(a, b), nn.ReLU())
+            ]
             return nn.Sequential(*layers[:-1], nn.Flatten(0))
 
     @property
@@ -62,7 +71,10 @@ def mini_batches(count: int = 16) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Labels of the second group are harder to tell, so that the constraint is active."""
     generator, made = torch.Generator().manual_seed(0), []
     for _ in range(count):
-        X, group = torch.randn(BATCH, 9, generator=generator), torch.randint(2, (BATCH,), generator=generator)
+        X, group = (
+            torch.randn(BATCH, 9, generator=generator),
+            torch.randint(2, (BATCH,), generator=generator),
+        )
         y = (torch.rand(BATCH, generator=generator) < 0.1 + 0.4 * group).float()
         made.append((X, y, group))
     return made
@@ -84,7 +96,8 @@ def plain(model: nn.Module) -> Step:
 
 
 def by_hand(model: nn.Module) -> Step:
-    """Descent-ascent without a library: masks, a Lagrangian, a projected step of the multipliers."""
+    """Descent-ascent without a library: masks, a Lagrangian, a projected step of the
+    multipliers."""
     optimizer, y = sgd(model), torch.zeros(2)
 
     def step(X: Tensor, labels: Tensor, group: Tensor) -> None:
@@ -114,7 +127,7 @@ def constrained(method: Algorithm[Any]) -> Callable[[nn.Module], Step]:
     return made
 
 
-# Other libraries ------------------------------------------------------------------------------------------------------
+# Other libraries ----------------------------------------------------------------------------------
 
 
 def gaps(losses: Tensor, group: Tensor) -> Tensor:
@@ -135,9 +148,13 @@ def by_cooper(model: nn.Module) -> Step:
                 multiplier=cooper.multipliers.DenseMultiplier(num_constraints=2),
             )
 
-        def compute_cmp_state(self, model: nn.Module, X: Tensor, y: Tensor, group: Tensor) -> cooper.CMPState:
+        def compute_cmp_state(
+            self, model: nn.Module, X: Tensor, y: Tensor, group: Tensor
+        ) -> cooper.CMPState:
             losses = bce(model(X), y, reduction="none")
-            return cooper.CMPState(losses.mean(), {self.gap: cooper.ConstraintState(violation=gaps(losses, group))})
+            return cooper.CMPState(
+                losses.mean(), {self.gap: cooper.ConstraintState(violation=gaps(losses, group))}
+            )
 
     problem = Parity()
     optimizer = cooper.optim.SimultaneousOptimizer(
@@ -182,7 +199,9 @@ def by_fairret(model: nn.Module) -> Step:
 
     def step(X: Tensor, y: Tensor, group: Tensor) -> None:
         logits = model(X)
-        loss = bce(logits, y) + 0.5 * regularizer(logits[:, None], torch.stack([group == 0, group == 1], 1).float())
+        loss = bce(logits, y) + 0.5 * regularizer(
+            logits[:, None], torch.stack([group == 0, group == 1], 1).float()
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -204,7 +223,9 @@ PEERS: dict[str, Callable[[nn.Module], Step]] = {
 }
 
 
-def contestants(size: Size, chosen: dict[str, Callable[[nn.Module], Step]]) -> dict[str, Contestant]:
+def contestants(
+    size: Size, chosen: dict[str, Callable[[nn.Module], Step]]
+) -> dict[str, Contestant]:
     """Those of them that are installed, on the same mini-batches."""
     batches, found = mini_batches(), {}
 
@@ -224,7 +245,10 @@ def contestants(size: Size, chosen: dict[str, Callable[[nn.Module], Step]]) -> d
         try:
             found[name] = repeated(made(size.network()))
         except ModuleNotFoundError as error:
-            skip(f"{name}, {size.parameters:,} parameters", f"{error}; pip install -r benchmarks/requirements.txt")
+            skip(
+                f"{name}, {size.parameters:,} parameters",
+                f"{error}; pip install -r benchmarks/requirements.txt",
+            )
     return found
 
 
@@ -233,19 +257,27 @@ def judge(size: Size, found: Rounds, checks: Checks) -> None:
     print(f"{where}:")
     for name, time in found.medians().items():
         plain_steps, by_hand_steps = found.ratio(name, PLAIN), found.ratio(name, HAND)
-        print(f"  {name:<36} {time.cpu:9.1f} us CPU, plain steps: {plain_steps}; by hand: {by_hand_steps.median:.3g}")
+        print(
+            f"  {name:<36} {time.cpu:9.1f} us CPU, plain steps: {plain_steps}; by hand:"
+            f" {by_hand_steps.median:.3g}"
+        )
     if size.checked:
         checks.at_most(f"{DA}, {where}, times {HAND}", found.ratio(DA, HAND), MOST)
     if COOPER in found.times:
-        checks.at_most(f"{DA} against Cooper's, {where}, lower quartile", found.ratio(DA, COOPER).low, 1.0)
+        checks.at_most(
+            f"{DA} against Cooper's, {where}, lower quartile", found.ratio(DA, COOPER).low, 1.0
+        )
 
 
 def judge_adaptive(size: Size, rounds: int, checks: Checks) -> None:
-    """Rounds of as many steps as lie between two probes, after the beginning, where probes are frequent."""
+    """Rounds of as many steps as lie between two probes, after the beginning, where probes are
+    frequent."""
     size = size._replace(steps=EVERY)
     both = {DA: OURS[DA], PI: constrained(AdaptivePI())}
     found = alternate(contestants(size, both), rounds, warm=BEGINNING // EVERY)
-    checks.at_most(f"{PI}, {size.parameters:,} parameters, times {DA}", found.ratio(PI, DA), MOST_ADAPTIVE)
+    checks.at_most(
+        f"{PI}, {size.parameters:,} parameters, times {DA}", found.ratio(PI, DA), MOST_ADAPTIVE
+    )
 
 
 def main() -> int:

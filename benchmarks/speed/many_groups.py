@@ -1,14 +1,17 @@
-"""A step with 10 to 1,000,000 groups: `Constrained` beside a plain step and Cooper's IndexedMultiplier, in one run.
+"""A step with 10 to 1,000,000 groups: `Constrained` beside a plain step and Cooper's
+IndexedMultiplier, in one run.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/many_groups.py [--rounds 30]
 
-A net 64-512-1, SGD, mini-batches of 512 whose groups are drawn evenly, so that at 1,000 groups and more they show 400
-to 512 of them. "Each" bounds every group's loss; "against the mean" its distance from the mean of the group losses, of
-which absent groups' running means are a part; Cooper has indexed multipliers for the first. Ratios of CPU time to a
-plain step on the same mini-batches are taken within alternating rounds.
+A net 64-512-1, SGD, mini-batches of 512 whose groups are drawn evenly, so that at 1,000 groups and
+more they show 400 to 512 of them. "Each" bounds every group's loss; "against the mean" its distance
+from the mean of the group losses, of which absent groups' running means are a part; Cooper has
+indexed multipliers for the first. Ratios of CPU time to a plain step on the same mini-batches are
+taken within alternating rounds.
 
-Memory is what a process has at its peak in 300 steps beyond what a plain loop left it with, in a process for each; and
-the tables that the state has. The last lines compare the multipliers with the dense form at 50 groups.
+Memory is what a process has at its peak in 300 steps beyond what a plain loop left it with, in a
+process for each; and the tables that the state has. The last lines compare the multipliers with the
+dense form at 50 groups.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ Step = Callable[[Tensor, Tensor, Tensor], None]  # inputs, labels, groups
 def network() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1), nn.Flatten(0))
+        return nn.Sequential(
+            nn.Linear(INPUTS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1), nn.Flatten(0)
+        )
 
 
 def mini_batches(groups: int, count: int = 64) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -50,7 +55,9 @@ def mini_batches(groups: int, count: int = 64) -> list[tuple[Tensor, Tensor, Ten
     generator, made = torch.Generator().manual_seed(0), []
     for _ in range(count):
         X = torch.randn(BATCH, INPUTS, generator=generator)
-        made.append((X, (X[:, :8].sum(1) > 0).float(), torch.randint(groups, (BATCH,), generator=generator)))
+        made.append(
+            (X, (X[:, :8].sum(1) > 0).float(), torch.randint(groups, (BATCH,), generator=generator))
+        )
     return made
 
 
@@ -84,7 +91,8 @@ def constrained(kind: str, groups: int, eta: float = ETA) -> tuple[Step, Constra
 
 
 def by_cooper(groups: int) -> Step:
-    """As its documentation does: the violations of the groups that the mini-batch shows, and their numbers."""
+    """As its documentation does: the violations of the groups that the mini-batch shows, and their
+    numbers."""
     import cooper
 
     class Bounded(cooper.ConstrainedMinimizationProblem):
@@ -96,11 +104,15 @@ def by_cooper(groups: int) -> Step:
                 multiplier=cooper.multipliers.IndexedMultiplier(num_constraints=groups),
             )
 
-        def compute_cmp_state(self, model: nn.Module, X: Tensor, y: Tensor, group: Tensor) -> cooper.CMPState:
+        def compute_cmp_state(
+            self, model: nn.Module, X: Tensor, y: Tensor, group: Tensor
+        ) -> cooper.CMPState:
             losses = bce(model(X), y, reduction="none")
             shown, place, counts = group.unique(return_inverse=True, return_counts=True)
             means = losses.new_zeros(len(shown)).index_add(0, place, losses) / counts
-            state = cooper.ConstraintState(violation=means - BOUNDS[EACH], constraint_features=shown)
+            state = cooper.ConstraintState(
+                violation=means - BOUNDS[EACH], constraint_features=shown
+            )
             return cooper.CMPState(losses.mean(), {self.loss: state})
 
     model, problem = network(), Bounded()
@@ -134,12 +146,16 @@ def repeated(step: Step, groups: int) -> Contestant:
     return work
 
 
-# Memory ---------------------------------------------------------------------------------------------------------------
+# Memory -------------------------------------------------------------------------------------------
 
 
 def resident(which: str) -> float:
     """Megabytes of this process: `VmRSS` now, `VmHWM` at its peak (Linux)."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(which))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(which)
+    )
     return int(line.split()[1]) / 1024
 
 
@@ -164,16 +180,26 @@ def measured_apart(kind: str, groups: int) -> float:
 def tables(fair: Constrained) -> float:
     """Megabytes of what the method and the loop keep of constraints."""
     steps = fair._steps
-    running = [vars(means).values() for means in getattr(steps.evaluation, "running", None) or [] if means is not None]
-    tables = [*tree_leaves(steps.state), steps.last, steps.progress.at, *(table for part in running for table in part)]
+    running = [
+        vars(means).values()
+        for means in getattr(steps.evaluation, "running", None) or []
+        if means is not None
+    ]
+    tables = [
+        *tree_leaves(steps.state),
+        steps.last,
+        steps.progress.at,
+        *(table for part in running for table in part),
+    ]
     return sum(table.nbytes for table in tables if isinstance(table, Tensor)) / 1e6
 
 
-# Multipliers ----------------------------------------------------------------------------------------------------------
+# Multipliers --------------------------------------------------------------------------------------
 
 
 def farthest(kind: str, groups: int = 50, steps: int = 100) -> tuple[float, float]:
-    """The largest difference of a multiplier between the gathered and the dense form, and the largest multiplier."""
+    """The largest difference of a multiplier between the gathered and the dense form, and the
+    largest multiplier."""
     found, usual = [], cells.MANY
     for most in (usual, groups // 2):
         cells.MANY = most
@@ -207,13 +233,22 @@ def main() -> int:
         for kind, make in kinds.items():
             began = time.process_time()
             contestants[f"{kind}, {groups:,}"] = repeated(make(groups), groups)
-            print(f"{kind}, {groups:,} groups: built in {time.process_time() - began:.2f} s", flush=True)
+            print(
+                f"{kind}, {groups:,} groups: built in {time.process_time() - began:.2f} s",
+                flush=True,
+            )
     found = alternate(contestants, options.rounds, warm=2)
     for name, spent in found.medians().items():
         print(f"{name}: {spent.cpu:.0f} us, {found.ratio(name, 'plain')} plain steps", flush=True)
     for kind in (EACH, MEAN):
-        checks.at_most(f"{kind}, 100,000 groups, in plain steps", found.ratio(f"{kind}, 100,000", "plain"), 1.6)
-        checks.at_most(f"{kind}, 1,000,000 against 1,000", found.ratio(f"{kind}, 1,000,000", f"{kind}, 1,000"), 1.15)
+        checks.at_most(
+            f"{kind}, 100,000 groups, in plain steps", found.ratio(f"{kind}, 100,000", "plain"), 1.6
+        )
+        checks.at_most(
+            f"{kind}, 1,000,000 against 1,000",
+            found.ratio(f"{kind}, 1,000,000", f"{kind}, 1,000"),
+            1.15,
+        )
     if COOPER in kinds:
         for groups in SIZES[1:]:
             ratio = found.ratio(f"{EACH}, {groups:,}", f"{COOPER}, {groups:,}")
@@ -225,7 +260,10 @@ def main() -> int:
                 step, fair = constrained(kind, groups)
                 step(*mini_batches(groups, 1)[0])
                 size = f", tables {tables(fair):.1f} MB"
-            print(f"{kind}, {groups:,} groups: memory {measured_apart(kind, groups):+.1f} MB{size}", flush=True)
+            print(
+                f"{kind}, {groups:,} groups: memory {measured_apart(kind, groups):+.1f} MB{size}",
+                flush=True,
+            )
     for kind in KINDS:
         difference, largest = farthest(kind)
         print(f"{kind}, 50 groups: the largest multiplier is {largest:.4f}")

@@ -1,7 +1,8 @@
-"""Contestants in one run: they alternate, and what is compared are ratios within a round; CPU time decides.
+"""Contestants in one run: they alternate, and what is compared are ratios within a round; CPU time
+decides.
 
-A shared machine is noisy: what runs a minute later runs on another machine. So a ratio is the median of the ratios of
-all rounds, printed with its quartiles.
+A shared machine is noisy: what runs a minute later runs on another machine. So a ratio is the
+median of the ratios of all rounds, printed with its quartiles.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import NamedTuple
 
 import torch
 
-Contestant = Callable[[], int]  # does some work and says how many units (steps, or runs x steps) it did
+# does some work and says how many units (steps, or runs x steps) it did
+Contestant = Callable[[], int]
 
-MISSED_STATUS = 3  # a part ends with it where a target is missed: Python itself ends with 1 and 2 on errors
+# a part ends with it where a target is missed: Python itself ends with 1 and 2 on errors
+MISSED_STATUS = 3
 SKIPPED = "skipped"  # how the line begins that tells what could not be measured here
 
 
@@ -47,7 +50,9 @@ class Rounds:
 
     def medians(self) -> dict[str, Time]:
         return {
-            name: Time(statistics.median(t.cpu for t in own), statistics.median(t.wall for t in own))
+            name: Time(
+                statistics.median(t.cpu for t in own), statistics.median(t.wall for t in own)
+            )
             for name, own in self.times.items()
         }
 
@@ -55,7 +60,9 @@ class Rounds:
         """The time of one contestant divided by that of another."""
         both = zip(self.times[name], self.times[to], strict=True)
         ratios = [own.cpu / other.cpu for own, other in both]
-        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        low, median, high = (
+            statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        )
         return Ratio(median, low, high)
 
 
@@ -66,7 +73,10 @@ def alternate(contestants: Mapping[str, Contestant], rounds: int, warm: int = 1)
         for name, work in contestants.items():
             cpu, wall = time.process_time(), time.perf_counter()
             units = work()
-            spent = Time((time.process_time() - cpu) / units * 1e6, (time.perf_counter() - wall) / units * 1e6)
+            spent = Time(
+                (time.process_time() - cpu) / units * 1e6,
+                (time.perf_counter() - wall) / units * 1e6,
+            )
             if turn >= warm:
                 times[name].append(spent)
     return Rounds(times)
@@ -76,8 +86,9 @@ def machine() -> str:
     """One line on where this ran."""
     load = os.getloadavg()[0]
     return (
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, "
-        f"{torch.get_num_threads()} thread, torch {torch.__version__}, Python {platform.python_version()}"
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {load:.1f},"
+        f" {torch.get_num_threads()} thread, torch {torch.__version__}, Python"
+        f" {platform.python_version()}"
     )
 
 

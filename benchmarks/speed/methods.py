@@ -1,9 +1,11 @@
 """A step of every method beside one of SSL-ALM: microseconds a run and step, stacked and compiled.
 
-    OMP_NUM_THREADS=1 python benchmarks/speed/methods.py [--runs 10 100] [--rounds 5] [--only PHRALM TrackedSQP]
+    OMP_NUM_THREADS=1 python benchmarks/speed/methods.py [--runs 10 100] [--rounds 5] [--only PHRALM
+    TrackedSQP]
 
-9-64-32-1 net, mini-batches of 8 + 2 x 8 examples out of 14,333, two constraints. On a machine with a GPU the runs are
-there (--runs 1000). The methods take turns; CPU time on a CPU, wall time on a GPU.
+9-64-32-1 net, mini-batches of 8 + 2 x 8 examples out of 14,333, two constraints. On a machine with
+a GPU the runs are there (--runs 1000). The methods take turns; CPU time on a CPU, wall time on a
+GPU.
 """
 
 from __future__ import annotations
@@ -45,11 +47,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     gpu = torch.cuda.is_available()
-    vectorized.GPU_BLOCK_BYTES = 64 << 20  # a call does a whole number of blocks, and some methods are slow
+    # a call does a whole number of blocks, and some methods are slow
+    vectorized.GPU_BLOCK_BYTES = 64 << 20
     print(torch.cuda.get_device_name() if gpu else machine(), flush=True)
     data = examples(device="cuda" if gpu else "cpu")
     methods = {name: build() for name, build in ALGORITHMS.items()} | VARIANTS
-    chosen = {name: own for name, own in methods.items() if not options.only or name in ("SSLALM", *options.only)}
+    chosen = {
+        name: own
+        for name, own in methods.items()
+        if not options.only or name in ("SSLALM", *options.only)
+    }
     for runs in options.runs:
         contestants: dict[str, Contestant] = {}
         for name, method in chosen.items():
@@ -57,12 +64,19 @@ def main() -> None:
             stack = Stack(method, runs, STEPS.get(runs, 20), data=data)
             contestants[name] = OnDevice(stack) if gpu else stack
             contestants[name]()  # compiles
-            print(f"  {name}: ready after {time.perf_counter() - begun:.0f} s {stack.run.note}", flush=True)
+            print(
+                f"  {name}: ready after {time.perf_counter() - begun:.0f} s {stack.run.note}",
+                flush=True,
+            )
         found = alternate(contestants, options.rounds)
         print(f"\n{runs:,} runs{'':<24}us a run and step   SSL-ALM steps")
         medians = found.medians()
         for name, own in medians.items():
-            ratio = f"{own.wall / medians['SSLALM'].wall:.2f}" if gpu else str(found.ratio(name, "SSLALM"))
+            ratio = (
+                f"{own.wall / medians['SSLALM'].wall:.2f}"
+                if gpu
+                else str(found.ratio(name, "SSLALM"))
+            )
             print(f"{name:<30} {own.wall if gpu else own.cpu:18.2f}   {ratio}", flush=True)
 
 

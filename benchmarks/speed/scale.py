@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/speed/scale.py [--rounds 15]
 
-Only the examples of a mini-batch are touched, so a step should cost the same, but for those no longer in a cache.
+Only the examples of a mini-batch are touched, so a step should cost the same, but for those no
+longer in a cache.
 """
 
 from __future__ import annotations
@@ -30,11 +31,20 @@ def main() -> int:
     for method in (SSLALM(), SGD(), SwitchingSubgradient()):
         name = type(method).__name__
         found = alternate(
-            {"few": Stack(method, RUNS, 200, data=few), "many": Stack(method, RUNS, 200, data=many)}, options.rounds
+            {
+                "few": Stack(method, RUNS, 200, data=few),
+                "many": Stack(method, RUNS, 200, data=many),
+            },
+            options.rounds,
         )
         times = found.medians()
-        print(f"{name}: {times['few'].cpu:.1f} us with {EXAMPLES:,} examples, {times['many'].cpu:.1f} us with {MANY:,}")
-        checks.at_most(f"{name}: {MANY:,} examples against {EXAMPLES:,}", found.ratio("many", "few"), 1.2)
+        print(
+            f"{name}: {times['few'].cpu:.1f} us with {EXAMPLES:,} examples, {times['many'].cpu:.1f}"
+            f" us with {MANY:,}"
+        )
+        checks.at_most(
+            f"{name}: {MANY:,} examples against {EXAMPLES:,}", found.ratio("many", "few"), 1.2
+        )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     checks.at_most("peak memory, GB", peak, 4.0)
     return checks.status

@@ -1,4 +1,5 @@
-"""What all parts of `make speed` have in common: the 9-64-32-1 net, and as many examples as the paper has."""
+"""What all parts of `make speed` have in common: the 9-64-32-1 net, and as many examples as the
+paper has."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ BOUND = 0.005
 def network(seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(9, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
+        return nn.Sequential(
+            nn.Linear(9, 64),
+            nn.ReLU(),
+            nn.Linear(64, 32),
+            nn.ReLU(),
+            nn.Linear(32, 1),
+            nn.Flatten(0),
+        )
 
 
 def example_losses(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -43,8 +51,8 @@ def examples(count: int = EXAMPLES, groups: int = 2, device: str = "cpu") -> Dat
 class Stack:
     """Stacked runs of a method on some data; every call goes on by at least `chunk` steps.
 
-    Examples are drawn in blocks of many steps. A call does a whole number of blocks: otherwise some would draw nothing,
-    and the median would be theirs or the others', not the mean of both.
+    Examples are drawn in blocks of many steps. A call does a whole number of blocks: otherwise some
+    would draw nothing, and the median would be theirs or the others', not the mean of both.
     """
 
     def __init__(
@@ -56,10 +64,14 @@ class Stack:
         take: BatchSpec = BatchSpec(objective=8, cell=8),  # noqa: B008  (frozen)
     ) -> None:
         data = examples() if data is None else data
-        constraint = pairwise_loss_parity(len(data.groups["group"].unique()), bound=BOUND).bind(data.groups["group"])
+        constraint = pairwise_loss_parity(len(data.groups["group"].unique()), bound=BOUND).bind(
+            data.groups["group"]
+        )
         forward, x0 = make_functional(network())
         problem = Problem(forward, example_losses, constraint, data)
-        samplers = Sampler(Split.all_train(data.rows), constraint.cells, take, seed=0).seeded(*range(runs))
+        samplers = Sampler(Split.all_train(data.rows), constraint.cells, take, seed=0).seeded(
+            *range(runs)
+        )
         points = x0.expand(runs, -1).to(data.X.device)
 
         def started(every: int) -> Run:
@@ -76,5 +88,10 @@ class Stack:
 
 
 def in_blocks(chunk: int, group: Any) -> int:
-    """The least whole number of drawing blocks that has `chunk` steps; random sizes are drawn step by step."""
-    return chunk if group.tables is not None else ceil(chunk / group._block_size()) * int(group._block_size())
+    """The least whole number of drawing blocks that has `chunk` steps; random sizes are drawn step
+    by step."""
+    return (
+        chunk
+        if group.tables is not None
+        else ceil(chunk / group._block_size()) * int(group._block_size())
+    )

@@ -1,10 +1,12 @@
-"""What drawing and evaluating take of a run: stacks of Experiment 1 as `fairbound run paper-ok-race` makes them.
+"""What drawing and evaluating take of a run: stacks of Experiment 1 as `fairbound run
+paper-ok-race` makes them.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/shares.py
 
-Drawing: the mini-batches of a stack alone, drawn and gathered, against whole steps that draw as many blocks, in CPU
-time. Evaluation: what the benchmark itself counts for it over the whole of Experiment 1, its 30 records a run
-(every second point of the paper's Figure 1), and what 60 would take.
+Drawing: the mini-batches of a stack alone, drawn and gathered, against whole steps that draw as
+many blocks, in CPU time. Evaluation: what the benchmark itself counts for it over the whole of
+Experiment 1, its 30 records a run (every second point of the paper's Figure 1), and what 60 would
+take.
 """
 
 from __future__ import annotations
@@ -45,19 +47,30 @@ def drawing(method: Algorithm[Any], runs: int) -> float:
 
 
 def evaluating() -> float:
-    """The share of evaluation in all runs of Experiment 1, compiling left out; every method's is printed."""
+    """The share of evaluation in all runs of Experiment 1, compiling left out; every method's is
+    printed."""
     study = load("paper-ok-race")
     whole, measured = 0.0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         tasks = Plan(study).tasks(Store(folder))
-        min(tasks, key=lambda task: task.steps).complete(Store(f"{folder}/first"), lambda share: None)  # compiles it
+        # compiles it
+        min(tasks, key=lambda task: task.steps).complete(
+            Store(f"{folder}/first"), lambda share: None
+        )
         for task in tasks:
             spent = task.complete(Store(folder), lambda share: None)
             whole, measured = whole + spent.evaluating + spent.stepping, measured + spent.evaluating
             share = spent.evaluating / (spent.evaluating + spent.stepping)
-            print(f"  {task.method}, {len(task.runs)} runs of {task.steps:,} steps: evaluation {share:.0%}", flush=True)
+            print(
+                f"  {task.method}, {len(task.runs)} runs of {task.steps:,} steps: evaluation"
+                f" {share:.0%}",
+                flush=True,
+            )
     twice = 2 * measured / (whole + measured)
-    print(f"  with {2 * study.records} records a run instead of {study.records} it would be about {twice:.0%}")
+    print(
+        f"  with {2 * study.records} records a run instead of {study.records} it would be about"
+        f" {twice:.0%}"
+    )
     return measured / whole
 
 

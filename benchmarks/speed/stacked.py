@@ -1,8 +1,10 @@
-"""Stacked, compiled runs beside plain eager loops and the form of the authors' code: microseconds a run and step.
+"""Stacked, compiled runs beside plain eager loops and the form of the authors' code: microseconds a
+run and step.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/stacked.py [--rounds 15]
 
-9-64-32-1 net, mini-batches of 8 + 2 x 8 examples out of 14,333, drawn inside the timed loops on both sides.
+9-64-32-1 net, mini-batches of 8 + 2 x 8 examples out of 14,333, drawn inside the timed loops on
+both sides.
 """
 
 from __future__ import annotations
@@ -42,14 +44,21 @@ def main() -> int:
     print(machine())
     for name, own in found.medians().items():
         faster = found.ratio(f"{name.split(',')[0]}, plain loop", name)
-        print(f"{name:<24} {own.cpu:9.1f} us CPU {own.wall:9.1f} us wall  plain loop / it: {faster}")
+        print(
+            f"{name:<24} {own.cpu:9.1f} us CPU {own.wall:9.1f} us wall  plain loop / it: {faster}"
+        )
     of_sgd = found.ratio(AUTHORS, "SGD, plain loop")
-    print(f"{AUTHORS}, plain SGD steps: {of_sgd} (the authors' code itself, elsewhere: 9 to 10, 5.3 to 7 ms)")
+    print(
+        f"{AUTHORS}, plain SGD steps: {of_sgd} (the authors' code itself, elsewhere: 9 to 10, 5.3"
+        " to 7 ms)"
+    )
     checks = Checks()
     for name, (_, _, wanted) in METHODS.items():
         for runs, limit in wanted.items():
             ratio = found.ratio(f"{name}, plain loop", f"{name}, {runs} stacked")
-            checks.at_least(f"{name}, {runs} stacked: times faster than a plain eager loop", ratio, limit)
+            checks.at_least(
+                f"{name}, {runs} stacked: times faster than a plain eager loop", ratio, limit
+            )
     ratio = found.ratio(AUTHORS, "SSL-ALM, 100 stacked")
     checks.at_least("SSL-ALM, 100 stacked: times faster than the authors' form", ratio, 100)
     return checks.status

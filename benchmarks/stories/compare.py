@@ -1,11 +1,14 @@
-"""The three stories at equal budget: the default method untouched, descent-ascent, and what users do today.
+"""The three stories at equal budget: the default method untouched, descent-ascent, and what users
+do today.
 
-    OMP_NUM_THREADS=1 python benchmarks/stories/compare.py [--jobs 2] [--problems Forgetting ...] [--ours] [--out NEW]
+    OMP_NUM_THREADS=1 python benchmarks/stories/compare.py [--jobs 2] [--problems Forgetting ...]
+    [--ours] [--out NEW]
 
-Every run of a problem has the same steps, mini-batches, optimizer and learning rate. A practice runs at its default and
-at the best of eight values, which a run of another seed chose: one that meets the bound, then the best objective.
-NEW/results.jsonl has a line for every run, and is not computed twice (--steps has a file of its own): name a new folder
-after a change of the method. The tables are printed; --ours computes and prints the rows of the default method alone.
+Every run of a problem has the same steps, mini-batches, optimizer and learning rate. A practice
+runs at its default and at the best of eight values, which a run of another seed chose: one that
+meets the bound, then the best objective. NEW/results.jsonl has a line for every run, and is not
+computed twice (--steps has a file of its own): name a new folder after a change of the method. The
+tables are printed; --ours computes and prints the rows of the default method alone.
 """
 
 from __future__ import annotations
@@ -26,10 +29,15 @@ import torch
 
 from fairbound import AdaptivePI, Constrained, DescentAscent
 
-PROBLEMS = {problem.name: problem for module in (language, physics, subgroups) for problem in module.PROBLEMS}
+PROBLEMS = {
+    problem.name: problem
+    for module in (language, physics, subgroups)
+    for problem in module.PROBLEMS
+}
 OURS = "ours, untouched"
 METHODS = {OURS: AdaptivePI, "DescentAscent, its defaults": DescentAscent}
-SEEDS, TUNING_SEED, MET = (0, 1, 2), 10, 0.1  # a bound counts as met if it is exceeded by at most a tenth
+# a bound counts as met if it is exceeded by at most a tenth
+SEEDS, TUNING_SEED, MET = (0, 1, 2), 10, 0.1
 
 
 class Job(NamedTuple):
@@ -77,10 +85,16 @@ class Runs:
         self.ours_alone = ours_alone
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_text().splitlines() if path.exists() else []
-        self.path, self.steps, self.results = path, steps, {Job(*job): Result(*r) for job, r in map(json.loads, lines)}
+        self.path, self.steps, self.results = (
+            path,
+            steps,
+            {Job(*job): Result(*r) for job, r in map(json.loads, lines)},
+        )
 
     def make(self, jobs: list[Job], pool: ProcessPoolExecutor) -> None:
-        futures = {pool.submit(compute, job, self.steps): job for job in jobs if job not in self.results}
+        futures = {
+            pool.submit(compute, job, self.steps): job for job in jobs if job not in self.results
+        }
         for future in as_completed(futures):
             job, result = futures[future], future.result()
             self.results[job] = result
@@ -101,13 +115,27 @@ class Runs:
             return [(OURS, OURS, 0.0)]
         rows = [(name, name, 0.0) for name in METHODS]
         for p in PROBLEMS[problem].practices:
-            for word, value in [("default", p.default)] + ([("tuned", self.tuned(problem, p))] if tuned else []):
-                rows.append((f"{p.name}, {' '.join(filter(None, [word, p.setting, f'{value:g}']))}", p.name, value))
+            for word, value in [("default", p.default)] + (
+                [("tuned", self.tuned(problem, p))] if tuned else []
+            ):
+                rows.append(
+                    (
+                        f"{p.name}, {' '.join(filter(None, [word, p.setting, f'{value:g}']))}",
+                        p.name,
+                        value,
+                    )
+                )
         return rows
 
     def table(self, problem: str) -> str:
         stated = PROBLEMS[problem]
-        heads = ["", stated.objective, "largest violation", f"bound met, of {len(SEEDS)}", *stated.other]
+        heads = [
+            "",
+            stated.objective,
+            "largest violation",
+            f"bound met, of {len(SEEDS)}",
+            *stated.other,
+        ]
         lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for label, entry, value in self.entries(problem, tuned=True):
             results = [self.results[Job(problem, entry, value, seed)] for seed in SEEDS]
@@ -137,8 +165,12 @@ def main() -> None:
     ]
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         for tuned in (False, True):
-            rows = [(name, *row[1:]) for name in options.problems for row in runs.entries(name, tuned)]
-            runs.make(jobs + [Job(*row, seed) for seed in SEEDS for row in dict.fromkeys(rows)], pool)
+            rows = [
+                (name, *row[1:]) for name in options.problems for row in runs.entries(name, tuned)
+            ]
+            runs.make(
+                jobs + [Job(*row, seed) for seed in SEEDS for row in dict.fromkeys(rows)], pool
+            )
     for name in options.problems:
         print(f"\n{name}: {PROBLEMS[name].bound}\n\n{runs.table(name)}")
 

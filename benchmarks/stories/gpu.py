@@ -1,10 +1,11 @@
-"""Story 1 on a GPU: a step of the default method beside plain training on the same two mini-batches, and its memory.
+"""Story 1 on a GPU: a step of the default method beside plain training on the same two
+mini-batches, and its memory.
 
     PYTHONPATH=src python benchmarks/stories/gpu.py [--rounds 5]
 
-Language models of 40 and 150 million parameters, 16 general and 16 new texts of 256 words, AdamW (fused), bfloat16.
-Times are wall times of 50 steps, one probe among them, in alternating rounds after 200 steps. Without a GPU a small
-model runs.
+Language models of 40 and 150 million parameters, 16 general and 16 new texts of 256 words, AdamW
+(fused), bfloat16. Times are wall times of 50 steps, one probe among them, in alternating rounds
+after 200 steps. Without a GPU a small model runs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def step_of(name: str, size: tuple[int, ...], device: str) -> Step:
         model = LanguageModel(*size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device == "cuda")
     texts = torch.randint(size[0], (8, 2 * TEXTS, size[3]), generator=generator(0)).to(device)
-    groups = (torch.arange(2 * TEXTS, device=device) < TEXTS).long() - 1  # 0 for a general text, -1 for a new one
+    # 0 for a general text, -1 for a new one
+    groups = (torch.arange(2 * TEXTS, device=device) < TEXTS).long() - 1
     method = {PLAIN: None, OURS: None, ASCENT: DescentAscent()}[name]
     fair = Constrained(model, constraints.bounded_group_loss(["general text"], bound=9.0), method)
     turn = 0
@@ -74,7 +76,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     device, checks = "cuda" if torch.cuda.is_available() else "cpu", Checks()
-    print(torch.cuda.get_device_name() if device == "cuda" else "no GPU here: a small model", torch.__version__)
+    print(
+        torch.cuda.get_device_name() if device == "cuda" else "no GPU here: a small model",
+        torch.__version__,
+    )
     for label, size in (SIZES if device == "cuda" else SMALL).items():
         count = sum(p.numel() for p in LanguageModel(*size).parameters())
         steps = {name: step_of(name, size, device) for name in (PLAIN, OURS, ASCENT)}
@@ -86,7 +91,9 @@ def main() -> int:
                 torch.cuda.synchronize()
             return 50
 
-        contestants = {name: lambda step=step, work=work: work(step) for name, step in steps.items()}
+        contestants = {
+            name: lambda step=step, work=work: work(step) for name, step in steps.items()
+        }
         times = alternate(contestants, rounds, warm=4)
         print(f"{label}: {count / 1e6:.1f} million parameters")
         for name, median in times.medians().items():

@@ -1,8 +1,10 @@
-"""Story 1: fine-tune a language model without forgetting; a policy gradient with a bound on its KL divergence.
+"""Story 1: fine-tune a language model without forgetting; a policy gradient with a bound on its KL
+divergence.
 
-The texts are generated: two Markov chains over 48 words that share half of their transitions. The model is trained on
-the general chain first. Forgetting: its loss there may rise by 0.05 while it learns the new one. KL: it then writes
-texts of eight words, is paid for some of the words, and may move by 0.5 nats a text from where it was.
+The texts are generated: two Markov chains over 48 words that share half of their transitions. The
+model is trained on the general chain first. Forgetting: its loss there may rise by 0.05 while it
+learns the new one. KL: it then writes texts of eight words, is paid for some of the words, and may
+move by 0.5 nats a text from where it was.
 """
 
 from __future__ import annotations
@@ -25,13 +27,24 @@ class LanguageModel(nn.Module):
 
     def __init__(self, words: int, layers: int, width: int, tokens: int, heads: int) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(words, width), nn.Parameter(0.02 * torch.randn(tokens, width))
+        self.words, self.places = (
+            nn.Embedding(words, width),
+            nn.Parameter(0.02 * torch.randn(tokens, width)),
+        )
         layer = nn.TransformerEncoderLayer(
-            width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            width,
+            heads,
+            4 * width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
         )
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.out = nn.Linear(width, words)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(tokens), persistent=False)
+        self.register_buffer(
+            "mask", nn.Transformer.generate_square_subsequent_mask(tokens), persistent=False
+        )
 
     def forward(self, texts: Tensor) -> Tensor:
         """(B, T) words -> (B, T, words) logits of the next ones."""
@@ -51,7 +64,11 @@ def texts() -> dict[str, Tensor]:
     """(n, TOKENS) each: general and new texts, and some of each for the verdict."""
     rng = generator(1)
     general = (2.5 * torch.randn(WORDS, WORDS, generator=rng)).softmax(1)
-    new = torch.where(torch.arange(WORDS)[:, None] % 2 == 0, general, general[torch.randperm(WORDS, generator=rng)])
+    new = torch.where(
+        torch.arange(WORDS)[:, None] % 2 == 0,
+        general,
+        general[torch.randperm(WORDS, generator=rng)],
+    )
     written = {}
     for name, chain, count in (
         ("general", general, COUNT),
@@ -78,7 +95,9 @@ def pretrained() -> tuple[LanguageModel, float]:
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, 1000)
     for _ in range(1000):
         optimizer.zero_grad()
-        text_losses(model, data["general"][torch.randint(COUNT, (32,), generator=rng)]).mean().backward()
+        text_losses(
+            model, data["general"][torch.randint(COUNT, (32,), generator=rng)]
+        ).mean().backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
@@ -93,7 +112,8 @@ def copy_of_pretrained() -> LanguageModel:
 
 def forgetting(seed: int) -> Run:
     data, rng, model, limit = texts(), generator(seed), copy_of_pretrained(), pretrained()[1] + RISE
-    general = (torch.arange(32) < 16).long() - 1  # 0 for a general text, -1 for a new one, which is in no group
+    # 0 for a general text, -1 for a new one, which is in no group
+    general = (torch.arange(32) < 16).long() - 1
 
     def draw() -> Draw:
         i, j = torch.randint(COUNT, (2, 16), generator=rng)
@@ -102,13 +122,22 @@ def forgetting(seed: int) -> Run:
         return Draw(losses[16:].mean(), losses[:16].mean()[None], of_fair)
 
     def evaluate() -> tuple[float, Tensor]:
-        return float(text_losses(model, data["test"]).mean()), (text_losses(model, data["old"]).mean() - limit) / RISE
+        return (
+            float(text_losses(model, data["test"]).mean()),
+            (text_losses(model, data["old"]).mean() - limit) / RISE,
+        )
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Run(model, optimizer, draw, constraints.bounded_group_loss(["general text"], bound=limit), evaluate)
+    return Run(
+        model,
+        optimizer,
+        draw,
+        constraints.bounded_group_loss(["general text"], bound=limit),
+        evaluate,
+    )
 
 
-# A policy gradient ----------------------------------------------------------------------------------------------------
+# A policy gradient --------------------------------------------------------------------------------
 
 
 def write(model: nn.Module, count: int, rng: torch.Generator) -> Tensor:
@@ -116,12 +145,15 @@ def write(model: nn.Module, count: int, rng: torch.Generator) -> Tensor:
     with torch.no_grad():
         words = torch.randint(WORDS, (count, 1), generator=rng)
         for _ in range(LENGTH):
-            words = torch.cat([words, torch.multinomial(model(words)[:, -1].softmax(1), 1, generator=rng)], 1)
+            words = torch.cat(
+                [words, torch.multinomial(model(words)[:, -1].softmax(1), 1, generator=rng)], 1
+            )
     return words
 
 
 def divergences(model: nn.Module, written: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) log-probability of each text, and its KL divergence from the pretrained model, summed over its words."""
+    """(B,) log-probability of each text, and its KL divergence from the pretrained model, summed
+    over its words."""
     ours = model(written[:, :-1]).log_softmax(-1)
     with torch.no_grad():
         theirs = pretrained()[0](written[:, :-1]).log_softmax(-1)
@@ -142,7 +174,9 @@ def policy(seed: int) -> Run:
         log_probability, kl = divergences(model, written)
         # the value is the payment, the gradient that of REINFORCE with the mean as baseline
         losses = -(paid + (paid - paid.mean()) * (log_probability - log_probability.detach()))
-        return Draw(losses.mean(), kl.mean()[None], {"losses": losses, "values": {"KL": kl.mean() - KL}})
+        return Draw(
+            losses.mean(), kl.mean()[None], {"losses": losses, "values": {"KL": kl.mean() - KL}}
+        )
 
     def evaluate() -> tuple[float, Tensor]:
         written = write(model, 4096, generator(99))
@@ -153,7 +187,8 @@ def policy(seed: int) -> Run:
 
 
 def controller(run: Run, start: float) -> Loss:
-    """The adaptive coefficient of Ziegler et al. (2019), as TRL had it; its horizon is one mini-batch."""
+    """The adaptive coefficient of Ziegler et al. (2019), as TRL had it; its horizon is one
+    mini-batch."""
     beta = start
 
     def loss(draw: Draw) -> Tensor:
@@ -169,14 +204,28 @@ def controller(run: Run, start: float) -> Loss:
 DECADES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PROBLEMS = (
     Problem(
-        "Forgetting", "loss on new text", "loss on general text at most its start + 0.05", 800, forgetting,
+        "Forgetting",
+        "loss on new text",
+        "loss on general text at most its start + 0.05",
+        800,
+        forgetting,
         (Practice("replay with a fixed weight", "", 1.0, DECADES, fixed_weight),),
     ),
     Problem(
-        "KL bound", "minus the share of paid words", "KL divergence at most 0.5 nats a text", 500, policy,
+        "KL bound",
+        "minus the share of paid words",
+        "KL divergence at most 0.5 nats a text",
+        500,
+        policy,
         (
             Practice("fixed beta", "beta", 0.1, (0.003, *DECADES[:-1]), fixed_weight),
-            Practice("TRL's controller", "first beta", 0.2, (0.0, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 1.0), controller),
+            Practice(
+                "TRL's controller",
+                "first beta",
+                0.2,
+                (0.0, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 1.0),
+                controller,
+            ),
         ),
     ),
-)  # fmt: skip
+)

@@ -1,10 +1,13 @@
-"""Story 2: a physics-informed network that fits noisy measurements, with residual and boundary within bounds.
+"""Story 2: a physics-informed network that fits noisy measurements, with residual and boundary
+within bounds.
 
-Convection: u_t + 30 u_x = 0 on [0, 2 pi] x [0, 1], u(x, 0) = sin x, periodic in x; u = sin(x - 30 t).
-Helmholtz: u_xx + u_yy + u = q on [-1, 1]^2, u = 0 on the boundary; u = sin(pi x) sin(4 pi y), q from it.
+Convection: u_t + 30 u_x = 0 on [0, 2 pi] x [0, 1], u(x, 0) = sin x, periodic in x; u = sin(x - 30
+t). Helmholtz: u_xx + u_yy + u = q on [-1, 1]^2, u = 0 on the boundary; u = sin(pi x) sin(4 pi y), q
+from it.
 
-200 measurements with a noise of 0.1; their mean squared error is the objective. The bounds are on mean squares, in the
-raw units of the equation: the residual of Helmholtz starts near 7,000, the boundary below 1.
+200 measurements with a noise of 0.1; their mean squared error is the objective. The bounds are on
+mean squares, in the raw units of the equation: the residual of Helmholtz starts near 7,000, the
+boundary below 1.
 """
 
 from __future__ import annotations
@@ -22,14 +25,22 @@ BETA, POINTS, EDGE, NOISE = 30.0, 256, 64, 0.1
 
 
 class Field(nn.Module):
-    """(N, 2) points -> u (N,), its first derivatives (2, N) and its second ones (2, N), carried through the layers."""
+    """(N, 2) points -> u (N,), its first derivatives (2, N) and its second ones (2, N), carried
+    through the layers."""
 
-    def __init__(self, center: tuple[float, float], radius: tuple[float, float], width: int = 64) -> None:
+    def __init__(
+        self, center: tuple[float, float], radius: tuple[float, float], width: int = 64
+    ) -> None:
         super().__init__()
         self.register_buffer("center", torch.tensor(center))
         self.register_buffer("radius", torch.tensor(radius))
         self.layers = nn.ModuleList(
-            [nn.Linear(2, width), nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 1)]
+            [
+                nn.Linear(2, width),
+                nn.Linear(width, width),
+                nn.Linear(width, width),
+                nn.Linear(width, 1),
+            ]
         )
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,7 +61,12 @@ def uniform(low: Tensor, high: Tensor, count: int, rng: torch.Generator) -> Tens
 
 
 class Convection:
-    low, high, lr, bounds = torch.tensor([0.0, 0.0]), torch.tensor([2 * pi, 1.0]), 1e-3, torch.tensor([0.1, 0.01])
+    low, high, lr, bounds = (
+        torch.tensor([0.0, 0.0]),
+        torch.tensor([2 * pi, 1.0]),
+        1e-3,
+        torch.tensor([0.1, 0.01]),
+    )
 
     @staticmethod
     def solution(p: Tensor) -> Tensor:
@@ -62,7 +78,8 @@ class Convection:
 
     @staticmethod
     def edge(model: nn.Module, s: Tensor) -> Tensor:
-        """(2 EDGE,) what must be 0: the initial value, and the difference of both sides; s is uniform in [0, 1]."""
+        """(2 EDGE,) what must be 0: the initial value, and the difference of both sides; s is
+        uniform in [0, 1]."""
         x, t, zero = 2 * pi * s[:EDGE], s[EDGE:], torch.zeros(EDGE)
         sides = torch.stack([zero, t], 1), torch.stack([zero + 2 * pi, t], 1)
         u = model(torch.cat([torch.stack([x, zero], 1), *sides]))[0]
@@ -70,7 +87,12 @@ class Convection:
 
 
 class Helmholtz:
-    low, high, lr, bounds = torch.tensor([-1.0, -1.0]), torch.tensor([1.0, 1.0]), 1e-3, torch.tensor([10.0, 0.01])
+    low, high, lr, bounds = (
+        torch.tensor([-1.0, -1.0]),
+        torch.tensor([1.0, 1.0]),
+        1e-3,
+        torch.tensor([10.0, 0.01]),
+    )
 
     @staticmethod
     def solution(p: Tensor) -> Tensor:
@@ -86,7 +108,9 @@ class Helmholtz:
         along, side = 2 * s - 1, torch.ones(2 * EDGE)
         side[::2] = -1
         flip = (torch.arange(2 * EDGE) % 4 < 2)[:, None]
-        return model(torch.where(flip, torch.stack([along, side], 1), torch.stack([side, along], 1)))[0]
+        return model(
+            torch.where(flip, torch.stack([along, side], 1), torch.stack([side, along], 1))
+        )[0]
 
 
 @cache
@@ -97,7 +121,12 @@ def measurements(equation: type) -> tuple[Tensor, Tensor]:
 
 
 def built(equation: type, seed: int) -> Run:
-    rng, (where, measured), low, high = generator(seed), measurements(equation), equation.low, equation.high
+    rng, (where, measured), low, high = (
+        generator(seed),
+        measurements(equation),
+        equation.low,
+        equation.high,
+    )
     with seeded(seed):
         model = Field(tuple((low + high).div(2).tolist()), tuple((high - low).div(2).tolist()))
 
@@ -111,7 +140,11 @@ def built(equation: type, seed: int) -> Run:
     def draw() -> Draw:
         fit, terms = values(uniform(low, high, POINTS, rng), torch.rand(2 * EDGE, generator=rng))
         residual, boundary = terms - equation.bounds
-        return Draw(fit, terms, {"losses": fit[None], "values": {"residual": residual, "boundary": boundary}})
+        return Draw(
+            fit,
+            terms,
+            {"losses": fit[None], "values": {"residual": residual, "boundary": boundary}},
+        )
 
     def evaluate() -> tuple[float, Tensor]:
         rng = generator(98)
@@ -167,12 +200,29 @@ def gradient_norms(run: Run, share: float) -> Loss:
 
 PRACTICES = (
     Practice(
-        "fixed weight of the residual", "", 1.0, (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), weighted_residual
+        "fixed weight of the residual",
+        "",
+        1.0,
+        (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0),
+        weighted_residual,
     ),
-    Practice("gradient-norm weighting", "share", 0.1, (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9), gradient_norms),
+    Practice(
+        "gradient-norm weighting",
+        "share",
+        0.1,
+        (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9),
+        gradient_norms,
+    ),
 )
 PROBLEMS = tuple(
-    Problem(name, "misfit", f"mean squared residual at most {limit}, boundary 0.01", 6000, build, PRACTICES,
-            ("error of u in %",))
+    Problem(
+        name,
+        "misfit",
+        f"mean squared residual at most {limit}, boundary 0.01",
+        6000,
+        build,
+        PRACTICES,
+        ("error of u in %",),
+    )
     for name, limit, build in (("Convection", 0.1, convection), ("Helmholtz", 10, helmholtz))
-)  # fmt: skip
+)

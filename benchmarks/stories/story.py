@@ -1,7 +1,8 @@
 """What a problem of the stories is: one training run, and how its users keep the bound today.
 
-A run draws a mini-batch; a practice turns it into the loss that is passed backward. The constrained methods get the
-same mini-batches through `Constrained.backward`. Learning rates and numbers of steps are those of plain training.
+A run draws a mini-batch; a practice turns it into the loss that is passed backward. The constrained
+methods get the same mini-batches through `Constrained.backward`. Learning rates and numbers of
+steps are those of plain training.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Run:
     optimizer: torch.optim.Optimizer
     draw: Callable[[], Draw]
     constraint: Any  # for `Constrained`
-    evaluate: Callable[[], tuple[float, Tensor]]  # objective, and (m,) violations as shares of the bounds
+    # objective, and (m,) violations as shares of the bounds
+    evaluate: Callable[[], tuple[float, Tensor]]
     other: Callable[[], list[float]] = list  # what else is reported
 
 

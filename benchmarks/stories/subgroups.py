@@ -1,8 +1,9 @@
 """Story 3: a table with 200 subgroups, the smallest of 20 people; the loss of each is bounded.
 
-The groups are the intersections of ten regions, five ages and four origins. Those below 60 people follow labeling rules
-of their own, and the network sees the three columns beside eight others. Mini-batches are shuffled, so about one in
-seven of 256 rows shows a group of 20, and then one person of it as a rule.
+The groups are the intersections of ten regions, five ages and four origins. Those below 60 people
+follow labeling rules of their own, and the network sees the three columns beside eight others.
+Mini-batches are shuffled, so about one in seven of 256 rows shows a group of 20, and then one
+person of it as a rule.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def tables() -> tuple[Table, Table]:
 
 
 def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(27, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1), nn.Flatten(0))
+    return nn.Sequential(
+        nn.Linear(27, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1), nn.Flatten(0)
+    )
 
 
 def subgroups(seed: int, batch: int = 256) -> Run:
@@ -68,10 +71,13 @@ def subgroups(seed: int, batch: int = 256) -> Run:
         if not order:
             order.extend(torch.randperm(len(train.y), generator=rng).split(batch)[:-1])
         some = order.pop()
-        losses = binary_cross_entropy_with_logits(model(train.X[some]), train.y[some], reduction="none")
+        losses = binary_cross_entropy_with_logits(
+            model(train.X[some]), train.y[some], reduction="none"
+        )
         group = train.group[some]
         counts = torch.bincount(group, minlength=GROUPS)
-        means = torch.zeros(GROUPS).index_add(0, group, losses) / counts  # NaN for a group that is absent
+        # NaN for a group that is absent
+        means = torch.zeros(GROUPS).index_add(0, group, losses) / counts
         return Draw(losses.mean(), means, {"losses": losses, "groups": group})
 
     def judged(data: Table) -> tuple[float, Tensor]:
@@ -89,7 +95,8 @@ def subgroups(seed: int, batch: int = 256) -> Run:
 
 
 def group_dro(run: Run, eta: float) -> Loss:
-    """Sagawa et al. (2020): weights of groups grow with their losses, exponentially; absent groups keep theirs."""
+    """Sagawa et al. (2020): weights of groups grow with their losses, exponentially; absent groups
+    keep theirs."""
     q = torch.full((GROUPS,), 1 / GROUPS)
 
     def loss(draw: Draw) -> Tensor:
@@ -115,12 +122,22 @@ def reweighting(run: Run, power: float) -> Loss:
 
 PRACTICES = (
     Practice("group DRO", "eta", 0.01, (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0), group_dro),
-    Practice("re-weighting", "power", 1.0, (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0), reweighting),
+    Practice(
+        "re-weighting", "power", 1.0, (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0), reweighting
+    ),
 )
 PROBLEMS = tuple(
     Problem(
-        name, "mean loss", "loss of every group at most 0.5", steps, partial(subgroups, batch=batch), PRACTICES,
+        name,
+        "mean loss",
+        "loss of every group at most 0.5",
+        steps,
+        partial(subgroups, batch=batch),
+        PRACTICES,
         ("mean loss on new people", "violation on new people"),
     )
-    for name, batch, steps in (("200 subgroups", 256, 4000), ("200 subgroups, large mini-batches", 1024, 2000))
-)  # fmt: skip
+    for name, batch, steps in (
+        ("200 subgroups", 256, 4000),
+        ("200 subgroups, large mini-batches", 1024, 2000),
+    )
+)

@@ -1,19 +1,23 @@
-"""Scores methods on the six report loops: solved of 18 runs, at every unit of c and at three learning rates.
+"""Scores methods on the six report loops: solved of 18 runs, at every unit of c and at three
+learning rates.
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/untuned/harness.py [--jobs 2] [--out DIR]
-    PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/untuned/harness.py --entries DescentAscent AdaptivePI --jobs 16
+    PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/untuned/harness.py --entries DescentAscent
+    AdaptivePI --jobs 16
 
-An entry is a name of `ENTRIES`, or of any method in `fairbound.algorithms`, which then runs at its default settings.
-Every run is the loop of docs/guides/loop.md, `Constrained(model, given(...), method)` and `backward(f, values=c)`, with
-the optimizer of the loop; nothing else is passed to the method. The final parameters are judged (see references.py).
+An entry is a name of `ENTRIES`, or of any method in `fairbound.algorithms`, which then runs at its
+default settings. Every run is the loop of docs/guides/loop.md, `Constrained(model, given(...),
+method)` and `backward(f, values=c)`, with the optimizer of the loop; nothing else is passed to the
+method. The final parameters are judged (see references.py).
 
-`tuned` is descent-ascent with eta chosen per loop over 1e-5 .. 10 by the verdicts themselves, on the report seeds: most
-runs solved, then the smallest sum of excesses. It is an oracle, not a method. Its eta is chosen at c x1 and kept in the
-other settings; chosen again at c x s it would have the same verdicts at eta / s^2, as far as the grid reaches.
+`tuned` is descent-ascent with eta chosen per loop over 1e-5 .. 10 by the verdicts themselves, on
+the report seeds: most runs solved, then the smallest sum of excesses. It is an oracle, not a
+method. Its eta is chosen at c x1 and kept in the other settings; chosen again at c x s it would
+have the same verdicts at eta / s^2, as far as the grid reaches.
 
-Results are rows of DIR/results.csv, read again and not computed twice. results.csv beside this file holds those of
-the entries `fixed` and of the grid, run once, after the last change of AdaptivePI's steps. To score a new method
-against them, run it alone with --out to this folder.
+Results are rows of DIR/results.csv, read again and not computed twice. results.csv beside this file
+holds those of the entries `fixed` and of the grid, run once, after the last change of AdaptivePI's
+steps. To score a new method against them, run it alone with --out to this folder.
 """
 
 from __future__ import annotations
@@ -33,7 +37,16 @@ from references import REFERENCES, judge, solved
 from report_loops import LOOPS
 
 from fairbound import Constrained, algorithms, constraints
-from fairbound.algorithms import PHRALM, SPBM, SSLALM, AdaptivePI, DescentAscent, ExactPenalty, NuPI, Penalty
+from fairbound.algorithms import (
+    PHRALM,
+    SPBM,
+    SSLALM,
+    AdaptivePI,
+    DescentAscent,
+    ExactPenalty,
+    NuPI,
+    Penalty,
+)
 from fairbound.core import Algorithm
 
 SEEDS = (100, 101, 102)
@@ -89,7 +102,10 @@ def compute(job: Job) -> tuple[Job, Result]:
     rows = len(run.evaluate()[1])
     names = [f"c{i}" for i in range(rows)]
     kinds = [False] * rows if run.equality is None else run.equality.tolist()
-    listed = {kind: [name for name, equal in zip(names, kinds, strict=True) if equal == kind] for kind in (False, True)}
+    listed = {
+        kind: [name for name, equal in zip(names, kinds, strict=True) if equal == kind]
+        for kind in (False, True)
+    }
     given = [constraints.given(*some, equality=kind) for kind, some in listed.items() if some]
     begin = time.process_time()
     try:
@@ -118,14 +134,19 @@ class Store:
         if path.exists():
             with path.open() as file:
                 for entry, loop, setting, seed, *numbers in list(csv.reader(file))[1:]:
-                    self.results[Job(entry, loop, setting, int(seed))] = Result(*map(float, numbers))
+                    self.results[Job(entry, loop, setting, int(seed))] = Result(
+                        *map(float, numbers)
+                    )
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(",".join(Job._fields + Result._fields) + "\n")
 
     def compute(self, jobs: Iterable[Job], processes: int) -> None:
         missing = [job for job in jobs if job not in self.results]
-        with ProcessPoolExecutor(processes, get_context("spawn")) as pool, self.path.open("a") as file:
+        with (
+            ProcessPoolExecutor(processes, get_context("spawn")) as pool,
+            self.path.open("a") as file,
+        ):
             for future in as_completed([pool.submit(compute, job) for job in missing]):
                 job, result = future.result()
                 self.results[job] = result
@@ -137,7 +158,8 @@ class Store:
         return sum(solved(loop, run.objective, run.violation) for run in runs)
 
     def excess(self, entry: str, loop: str, seeds: Iterable[int]) -> float:
-        """How far from solved, for ties: violation and objective's gap beyond 0, in their units, at most 10 each."""
+        """How far from solved, for ties: violation and objective's gap beyond 0, in their units, at
+        most 10 each."""
         reference = REFERENCES[loop]
         total = 0.0
         for seed in seeds:
@@ -148,38 +170,68 @@ class Store:
 
 
 def chosen_eta(store: Store, loop: str, seeds: tuple[int, ...]) -> str:
-    return max(TUNED, key=lambda entry: (store.solved(entry, loop, "c x1", seeds), -store.excess(entry, loop, seeds)))
+    return max(
+        TUNED,
+        key=lambda entry: (
+            store.solved(entry, loop, "c x1", seeds),
+            -store.excess(entry, loop, seeds),
+        ),
+    )
 
 
-def table(store: Store, entries: dict[str, dict[str, str]], seeds: tuple[int, ...], settings: list[str]) -> str:
-    """Solved runs of each entry in each setting, then objective and violation of each loop at c x1."""
+def table(
+    store: Store, entries: dict[str, dict[str, str]], seeds: tuple[int, ...], settings: list[str]
+) -> str:
+    """Solved runs of each entry in each setting, then objective and violation of each loop at c
+    x1."""
     total = len(LOOPS) * len(seeds)
-    lines = [f"solved of {total:<24}" + "".join(f"{setting:>9}" for setting in settings) + "  CPU s a run"]
+    lines = [
+        f"solved of {total:<24}"
+        + "".join(f"{setting:>9}" for setting in settings)
+        + "  CPU s a run"
+    ]
     for label, entry_of in entries.items():
         counts = [
-            sum(store.solved(entry_of[loop.name], loop.name, setting, seeds) for loop in LOOPS) for setting in settings
+            sum(store.solved(entry_of[loop.name], loop.name, setting, seeds) for loop in LOOPS)
+            for setting in settings
         ]
         times = [
-            store.results[Job(entry_of[loop.name], loop.name, "c x1", seed)].seconds for loop in LOOPS for seed in seeds
+            store.results[Job(entry_of[loop.name], loop.name, "c x1", seed)].seconds
+            for loop in LOOPS
+            for seed in seeds
         ]
-        lines.append(f"{label:34}" + "".join(f"{count:9}" for count in counts) + f"{sum(times) / len(times):13.1f}")
+        lines.append(
+            f"{label:34}"
+            + "".join(f"{count:9}" for count in counts)
+            + f"{sum(times) / len(times):13.1f}"
+        )
     for loop in LOOPS:
         reference = REFERENCES[loop.name]
-        lines.append(f"\n{loop.name}: solved in each setting | objective / violation at c x1, each seed")
+        lines.append(
+            f"\n{loop.name}: solved in each setting | objective / violation at c x1, each seed"
+        )
         lines.append(f"    {'near the best and feasible':41} | below {reference.near:.4g} / 0.1")
         for label, entry_of in entries.items():
             entry = entry_of[loop.name]
-            counts = "/".join(str(store.solved(entry, loop.name, setting, seeds)) for setting in settings)
+            counts = "/".join(
+                str(store.solved(entry, loop.name, setting, seeds)) for setting in settings
+            )
             runs = [store.results[Job(entry, loop.name, "c x1", seed)] for seed in seeds]
             shown = "   ".join(f"{run.objective:.4g} / {run.violation:.2f}" for run in runs)
-            lines.append(f"    {label + (f' ({entry})' if label == 'tuned' else ''):30} {counts:10} | {shown}")
+            lines.append(
+                f"    {label + (f' ({entry})' if label == 'tuned' else ''):30} {counts:10} |"
+                f" {shown}"
+            )
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--entries", nargs="+", default=["fixed", "tuned"], help="names of methods; fixed: all ENTRIES; tuned"
+        "--entries",
+        nargs="+",
+        default=["fixed", "tuned"],
+        help="names of methods; fixed: all ENTRIES; tuned",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
@@ -187,17 +239,34 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    names = [name for entry in options.entries for name in (ENTRIES if entry == "fixed" else [entry])]
-    seeds, settings = tuple(options.seeds), ["c x1"] + [name for name in options.settings if name != "c x1"]
+    names = [
+        name for entry in options.entries for name in (ENTRIES if entry == "fixed" else [entry])
+    ]
+    seeds, settings = (
+        tuple(options.seeds),
+        ["c x1"] + [name for name in options.settings if name != "c x1"],
+    )
     store = Store(options.out / "results.csv")
     plain = [name for name in names if name != "tuned"]
     for setting in settings:  # the settings in turn, so that a run cut short has whole columns
-        jobs = [Job(name, loop.name, setting, seed) for name in plain for loop in LOOPS for seed in seeds]
+        jobs = [
+            Job(name, loop.name, setting, seed)
+            for name in plain
+            for loop in LOOPS
+            for seed in seeds
+        ]
         if setting == "c x1" and "tuned" in names:
-            jobs += [Job(name, loop.name, setting, seed) for name in TUNED for loop in LOOPS for seed in seeds]
+            jobs += [
+                Job(name, loop.name, setting, seed)
+                for name in TUNED
+                for loop in LOOPS
+                for seed in seeds
+            ]
         if setting != "c x1" and "tuned" in names:
             jobs += [
-                Job(chosen_eta(store, loop.name, seeds), loop.name, setting, seed) for loop in LOOPS for seed in seeds
+                Job(chosen_eta(store, loop.name, seeds), loop.name, setting, seed)
+                for loop in LOOPS
+                for seed in seeds
             ]
         store.compute(jobs, options.jobs)
     entries = {name: {loop.name: name for loop in LOOPS} for name in plain}

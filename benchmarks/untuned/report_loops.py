@@ -1,19 +1,22 @@
 """Six training loops with a bound, held out from the development of the self-tuning method.
 
-They were written before the last change of the method, and nothing was chosen on them: the learning rates are those of
-the *unconstrained* task (the best final loss of 2,000 steps over 1e-3 .. 0.3 in steps of about 3, seed 0), the bounds
-are round numbers between the unconstrained value and the smallest possible one. They replace six earlier loops of the
-same kinds, which the development had seen.
+They were written before the last change of the method, and nothing was chosen on them: the learning
+rates are those of the *unconstrained* task (the best final loss of 2,000 steps over 1e-3 .. 0.3 in
+steps of about 3, seed 0), the bounds are round numbers between the unconstrained value and the
+smallest possible one. They replace six earlier loops of the same kinds, which the development had
+seen.
 
     run = LOOPS[0].build(seed=100, scale=1.0, lr_factor=1.0)
     for k in range(LOOPS[0].steps):
-        f, c = run.batch(k)                     # on the graph; feasible where c <= 0 (= 0 where run.equality)
+        f, c = run.batch(k)                     # on the graph; feasible where c <= 0 (= 0 where
+        run.equality)
         ...                                     # write .grad
         run.optimizer.step()
     objective, c = run.evaluate()               # all data, final parameters, c in its natural units
 
-`scale` multiplies the c that training sees (grams instead of kilograms), `lr_factor` the learning rate. The data of a
-loop are the same for all seeds; the seed is that of the initial weights and of the mini-batches.
+`scale` multiplies the c that training sees (grams instead of kilograms), `lr_factor` the learning
+rate. The data of a loop are the same for all seeds; the seed is that of the initial weights and of
+the mini-batches.
 """
 
 from __future__ import annotations
@@ -82,7 +85,8 @@ def no_grad(values: Callable[[], Values]) -> Callable[[], Values]:
     return torch.no_grad()(values)
 
 
-# 1. A bound on a second task's loss: five classes and the mean absolute error of a duration in seconds, one small trunk
+# 1. A bound on a second task's loss: five classes and the mean absolute error of a duration in
+#    seconds, one small trunk
 
 
 class TwoTasks(NamedTuple):
@@ -98,7 +102,12 @@ def two_tasks_data() -> TwoTasks:
     hidden = torch.tanh(x @ torch.randn(24, 8, generator=rng) / 3)
     logits = 3 * hidden[:, :5] @ torch.randn(5, 5, generator=rng)
     uniform = torch.rand(6000, 5, generator=rng).clamp(1e-6, 1 - 1e-6)
-    duration = hidden[:, 4:].prod(1) * 3 + hidden[:, 5] - hidden[:, 6].square() + 0.1 * torch.randn(6000, generator=rng)
+    duration = (
+        hidden[:, 4:].prod(1) * 3
+        + hidden[:, 5]
+        - hidden[:, 6].square()
+        + 0.1 * torch.randn(6000, generator=rng)
+    )
     seconds = 900 + 300 * (duration - duration.mean()) / duration.std()
     return TwoTasks(x, (logits - (-uniform.log()).log()).argmax(1), seconds)
 
@@ -123,7 +132,8 @@ def two_tasks(seed: int) -> Run:
     return Run(model, optimizer, batch, no_grad(lambda: values(*data)))
 
 
-# 2. A physics residual: u_t + u_x = 0.02 u_xx on a square; the measured wave also decays, which the equation ignores
+# 2. A physics residual: u_t + u_x = 0.02 u_xx on a square; the measured wave also decays, which the
+#    equation ignores
 
 
 class Wave(NamedTuple):
@@ -143,7 +153,8 @@ def wave_data() -> Wave:
 
 
 class Surface(nn.Module):
-    """(x, t) -> (u, u_t - 0.02 u_xx + u_x): a network of sines, with its derivatives carried forward."""
+    """(x, t) -> (u, u_t - 0.02 u_xx + u_x): a network of sines, with its derivatives carried
+    forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,9 +162,18 @@ class Surface(nn.Module):
 
     def forward(self, at: Tensor) -> tuple[Tensor, Tensor]:
         a = 2 * at - 1
-        ax, axx, at_ = torch.tensor([2.0, 0.0]).expand_as(a), torch.zeros_like(a), torch.tensor([0.0, 2.0]).expand_as(a)
+        ax, axx, at_ = (
+            torch.tensor([2.0, 0.0]).expand_as(a),
+            torch.zeros_like(a),
+            torch.tensor([0.0, 2.0]).expand_as(a),
+        )
         for k, layer in enumerate(self.layers):
-            a, ax, axx, at_ = layer(a), ax @ layer.weight.T, axx @ layer.weight.T, at_ @ layer.weight.T
+            a, ax, axx, at_ = (
+                layer(a),
+                ax @ layer.weight.T,
+                axx @ layer.weight.T,
+                at_ @ layer.weight.T,
+            )
             if k < 2:
                 sine, cosine = torch.sin(2 * a), torch.cos(2 * a)
                 a, axx = sine, 2 * cosine * axx - 4 * sine * ax * ax
@@ -168,7 +188,9 @@ def wave(seed: int) -> Run:
 
     def values(i: Tensor, points: Tensor) -> Values:
         u, residual = model(torch.cat([data.at[i], points]))
-        return F.mse_loss(u[: len(i)], data.u[i]), (residual[len(i) :].square().mean() - BOUND["wave"]).reshape(1)
+        return F.mse_loss(u[: len(i)], data.u[i]), (
+            residual[len(i) :].square().mean() - BOUND["wave"]
+        ).reshape(1)
 
     def batch(k: int) -> Values:
         return values(sample(rng, 400, 100), torch.rand(100, 2, generator=rng))
@@ -177,7 +199,8 @@ def wave(seed: int) -> Run:
     return Run(model, optimizer, batch, no_grad(lambda: values(torch.arange(400), data.grid)))
 
 
-# 3. Distillation: a small student learns new labels and stays within a KL divergence of a large teacher
+# 3. Distillation: a small student learns new labels and stays within a KL divergence of a large
+#    teacher
 
 
 class Lessons(NamedTuple):
@@ -197,7 +220,9 @@ def lessons_data() -> Lessons:
 
     teacher, other = logits(4.0), logits(3.0)
     uniform = torch.rand(10_000, 8, generator=rng).clamp(1e-6, 1 - 1e-6)
-    return Lessons(x, (0.6 * teacher + other - (-uniform.log()).log()).argmax(1), teacher.log_softmax(1))
+    return Lessons(
+        x, (0.6 * teacher + other - (-uniform.log()).log()).argmax(1), teacher.log_softmax(1)
+    )
 
 
 def distillation(seed: int) -> Run:
@@ -218,7 +243,8 @@ def distillation(seed: int) -> Run:
     return Run(model, optimizer, batch, no_grad(lambda: values(*data)))
 
 
-# 4. Twenty classes' losses: the objective counts a class by its share, 0.16 to 0.01; 6 examples of a class per step
+# 4. Twenty classes' losses: the objective counts a class by its share, 0.16 to 0.01; 6 examples of
+#    a class per step
 
 
 class Signals(NamedTuple):
@@ -241,11 +267,17 @@ def signals_data() -> Signals:
 def twenty_signals(seed: int) -> Run:
     data, rng = signals_data(), generator(seed)
     with initial(seed):
-        model = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 20))
+        model = nn.Sequential(
+            nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 20)
+        )
 
     def values(x: Tensor) -> Values:
         labels = torch.arange(20).repeat_interleave(x.shape[1])
-        losses = F.cross_entropy(model(x.flatten(0, 1)), labels, reduction="none").reshape(20, -1).mean(1)
+        losses = (
+            F.cross_entropy(model(x.flatten(0, 1)), labels, reduction="none")
+            .reshape(20, -1)
+            .mean(1)
+        )
         return data.share @ losses, losses - BOUND["twenty signals"]
 
     def batch(k: int) -> Values:
@@ -267,7 +299,14 @@ class Inputs(NamedTuple):
 def inputs_data() -> Inputs:
     rng = generator(25)
     x = torch.randn(8000, 60, generator=rng)
-    score = 2 * x[:, 0] * x[:, 1] + 2 * torch.sin(2 * x[:, 2]) + x[:, 3:6].square().sum(1) - 3 + 1.5 * x[:, 6] - x[:, 7]
+    score = (
+        2 * x[:, 0] * x[:, 1]
+        + 2 * torch.sin(2 * x[:, 2])
+        + x[:, 3:6].square().sum(1)
+        - 3
+        + 1.5 * x[:, 6]
+        - x[:, 7]
+    )
     return Inputs(x, (torch.rand(8000, generator=rng) < torch.sigmoid(2 * score)).float())
 
 
@@ -275,12 +314,19 @@ def few_inputs(seed: int) -> Run:
     data, rng = inputs_data(), generator(seed)
     with initial(seed):
         model = nn.Sequential(
-            nn.Linear(60, 64), nn.SiLU(), nn.Linear(64, 32), nn.SiLU(), nn.Linear(32, 1), nn.Flatten(0)
+            nn.Linear(60, 64),
+            nn.SiLU(),
+            nn.Linear(64, 32),
+            nn.SiLU(),
+            nn.Linear(32, 1),
+            nn.Flatten(0),
         )
 
     def values(x: Tensor, y: Tensor) -> Values:
         mean = model[0].weight.norm(dim=0).mean()
-        return F.binary_cross_entropy_with_logits(model(x), y), (mean - BOUND["few inputs"]).reshape(1)
+        return F.binary_cross_entropy_with_logits(model(x), y), (
+            mean - BOUND["few inputs"]
+        ).reshape(1)
 
     def batch(k: int) -> Values:
         i = sample(rng, len(data.x), 50)
@@ -290,7 +336,8 @@ def few_inputs(seed: int) -> Run:
     return Run(model, optimizer, batch, no_grad(lambda: values(*data)))
 
 
-# 6. An equality with curvature: five directions of unit length at right angles, P'P = I, where the best ones are not
+# 6. An equality with curvature: five directions of unit length at right angles, P'P = I, where the
+#    best ones are not
 
 
 class Ridges(NamedTuple):
@@ -302,7 +349,9 @@ class Ridges(NamedTuple):
 def ridges_data() -> Ridges:
     rng = generator(26)
     x = torch.randn(5000, 12, generator=rng)
-    P = torch.linalg.qr(torch.randn(12, 5, generator=rng)).Q @ (torch.eye(5) + 0.35 * torch.randn(5, 5, generator=rng))
+    P = torch.linalg.qr(torch.randn(12, 5, generator=rng)).Q @ (
+        torch.eye(5) + 0.35 * torch.randn(5, 5, generator=rng)
+    )
     return Ridges(x, torch.tanh(1.6 * x @ P).sum(1) + 0.2 * torch.randn(5000, generator=rng))
 
 
@@ -321,7 +370,9 @@ def right_angles(seed: int) -> Run:
         return values(data.x[i], data.y[i])
 
     optimizer = torch.optim.SGD(model.parameters(), lr=LR["right angles"], momentum=0.9)
-    return Run(model, optimizer, batch, no_grad(lambda: values(*data)), torch.ones(15, dtype=torch.bool))
+    return Run(
+        model, optimizer, batch, no_grad(lambda: values(*data)), torch.ones(15, dtype=torch.bool)
+    )
 
 
 LR = {  # of the unconstrained task, see above

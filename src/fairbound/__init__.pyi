@@ -1,4 +1,4 @@
-"""The public names for type checkers, which do not run `__getattr__`; a test keeps it equal to `_HOME`."""
+"""Public names for type checkers, which do not run `__getattr__`; a test keeps it equal."""
 
 from fairbound import constraints as constraints
 from fairbound.algorithms import ALGORITHMS as ALGORITHMS

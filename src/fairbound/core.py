@@ -1,8 +1,9 @@
 """The contract between problems and algorithms: `min E f(x) s.t. E c(x) <= 0`.
 
-A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`: objective and constraints
-there, with derivatives on demand. An `Algorithm` turns estimates into a step `d`; the caller adds `d` to `x`. Most
-methods are of a simpler kind, a `MultiplierMethod`: it turns values c into weights w, and d follows from grad f + J'w.
+A mini-batch fixes a random function, a `Sample`. Called at a point it gives an `Estimate`:
+objective and constraints there, with derivatives on demand. An `Algorithm` turns estimates into a
+step `d`; the caller adds `d` to `x`. Most methods are of a simpler kind, a `MultiplierMethod`: it
+turns values c into weights w, and d follows from grad f + J'w.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ State = TypeVar("State")
 
 
 class CellGradients(NamedTuple):
-    """Gradients that the Jacobian of c is combined from: those of the cell means, of which there are often fewer."""
+    """Gradients that the Jacobian of c is combined from: those of the cell means, of which there
+    are often fewer."""
 
     size: int  # q
     gradients: Callable[[], Tensor]  # -> (q, n)
@@ -41,7 +43,8 @@ class Estimate(NamedTuple):
     c: Tensor  # (m,); feasible means c <= 0
     vjp: Callable[[Tensor], Tensor]  # (1+m,) -> (n,): transposed Jacobian of [f, c]
     cells: CellGradients | None = None  # where c is a function of the means of cells
-    absent: Tensor | None = None  # (m,) in a loop: the constraints whose groups the mini-batch lacks; None: none
+    # (m,) in a loop: the constraints whose groups the mini-batch lacks; None: none
+    absent: Tensor | None = None
 
     def grad(self, f: float | Tensor = 0.0, c: Tensor | None = None) -> Tensor:
         """Gradient of `f * F + c'C` in one backward pass: (n,)."""
@@ -61,7 +64,9 @@ class Estimate(NamedTuple):
 class Sample(NamedTuple):
     """The random function that one mini-batch fixes.
 
-    >>> Sample.of(lambda x: (x.square().sum(), x - 1))(torch.tensor([3.0])).c      # min x^2 s.t. x <= 1, at 3
+    >>> Sample.of(lambda x: (x.square().sum(), x - 1))(
+    ...     torch.tensor([3.0])
+    ... ).c  # min x^2 s.t. x <= 1, at 3
     tensor([2.])
     """
 
@@ -72,14 +77,15 @@ class Sample(NamedTuple):
 
     @staticmethod
     def of(fun: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Sample:
-        """A sample from `fun: x -> (f, c)`, a scalar and a vector, written with torch operations."""
+        """A sample from `fun: x -> (f, c)`, a scalar and a vector, written with torch
+        operations."""
 
         def stacked(x: Tensor) -> Tensor:
             f, c = fun(x)
             if f.numel() != 1 or c.ndim != 1:
                 raise ValueError(
-                    f"fun(x) must give a scalar and a vector (f, c), got shapes {tuple(f.shape)} and {tuple(c.shape)}; "
-                    "use c.reshape(-1) for a single constraint"
+                    f"fun(x) must give a scalar and a vector (f, c), got shapes {tuple(f.shape)}"
+                    f" and {tuple(c.shape)}; use c.reshape(-1) for a single constraint"
                 )
             return torch.cat([f.reshape(1), c])
 
@@ -99,7 +105,8 @@ class Draw(NamedTuple):
     """
 
     samples: tuple[Sample, ...]  # independent mini-batches
-    weight: Tensor  # () 1 / probability of this draw; 1 unless the number of examples is random (Ghost)
+    # () 1 / probability of this draw; 1 unless the number of examples is random (Ghost)
+    weight: Tensor
     uniform: Tensor  # () in [0, 1): the step's own random number (the output rule of switching)
 
     @staticmethod
@@ -110,23 +117,28 @@ class Draw(NamedTuple):
         """The samples, after a check of their number."""
         if len(self.samples) != method.draws:
             raise ValueError(
-                f"{type(method).__name__} needs {method.draws} mini-batches a step, got {len(self.samples)}; "
-                "pass one sample for each (the same one twice works, but is biased)"
+                f"{type(method).__name__} needs {method.draws} mini-batches a step, got"
+                f" {len(self.samples)}; pass one sample for each (the same one twice works, but is"
+                " biased)"
             )
         return self.samples
 
 
 class Algorithm(ABC, Generic[State]):
-    """A stochastic method as a pure `(init, update)` pair; hyper-parameters are the fields of a frozen dataclass.
+    """A stochastic method as a pure `(init, update)` pair; hyper-parameters are the fields of a
+    frozen dataclass.
 
-    A method implements `init`, `update` and `primal_step`; the other members have defaults, which a class attribute
-    (`evaluates = ("c", "fc")`) or a property replaces. Most methods are simpler: see `MultiplierMethod`.
-    `fairbound.check_algorithm` tests a method.
+    A method implements `init`, `update` and `primal_step`; the other members have defaults, which a
+    class attribute (`evaluates = ("c", "fc")`) or a property replaces. Most methods are simpler:
+    see `MultiplierMethod`. `fairbound.check_algorithm` tests a method.
 
-    Float fields may hold tensors when many runs are stacked, so `update` never branches on their values in Python.
+    Float fields may hold tensors when many runs are stacked, so `update` never branches on their
+    values in Python.
 
     >>> from fairbound import DescentAscent
-    >>> sample = Sample.of(lambda x: ((x - 2).square().sum() / 2, x - 1))     # min (x-2)^2/2  s.t.  x <= 1
+    >>> sample = Sample.of(
+    ...     lambda x: ((x - 2).square().sum() / 2, x - 1)
+    ... )  # min (x-2)^2/2  s.t.  x <= 1
     >>> method = DescentAscent(tau=0.1, eta=0.1)
     >>> x = torch.zeros(1, dtype=torch.float64)
     >>> state = method.init(x, m=1)
@@ -138,25 +150,36 @@ class Algorithm(ABC, Generic[State]):
     """
 
     solves: ClassVar[Literal["kkt", "penalty"] | None] = None
-    """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither (SGD)."""
+    """What the iterates tend to: a KKT point, the minimizer of a penalized objective, or neither
+    (SGD)."""
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Names the settings of a method where one is given that it does not have."""
-        known = [name for name, field in getattr(cls, "__dataclass_fields__", {}).items() if field.init]
+        known = [
+            name for name, field in getattr(cls, "__dataclass_fields__", {}).items() if field.init
+        ]
         unknown = [name for name in settings if name not in known]
         if unknown and known:
-            rate = "; in a loop the learning rate is the optimizer's" if unknown[0] in ("lr", "learning_rate") else ""
-            raise TypeError(f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}{rate}")
+            rate = (
+                "; in a loop the learning rate is the optimizer's"
+                if unknown[0] in ("lr", "learning_rate")
+                else ""
+            )
+            raise TypeError(
+                f"{cls.__name__} has no setting {unknown[0]!r}; it has {', '.join(known)}{rate}"
+            )
         return super().__new__(cls)
 
     @property
     def evaluates(self) -> tuple[str, ...]:
-        """What each mini-batch of a step is asked for, "f", "c" or "fc"; the mini-batches are independent."""
+        """What each mini-batch of a step is asked for, "f", "c" or "fc"; the mini-batches are
+        independent."""
         return ("fc",)
 
     @property
     def batch_size_probs(self) -> tuple[float, ...] | None:
-        """Probabilities of the levels 0, 1, ... of a random batch size; None where sizes are fixed."""
+        """Probabilities of the levels 0, 1, ... of a random batch size; None where sizes are
+        fixed."""
         return None
 
     @property
@@ -166,13 +189,16 @@ class Algorithm(ABC, Generic[State]):
         return len(self.evaluates)
 
     @abstractmethod
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> State:
         """State at the start.
 
         Args:
             x: (n,) the starting point.
             m: number of constraints.
-            first: an estimate at `x`; None where a loop has none, or where a mini-batch shows few of very many rows.
+            first: an estimate at `x`; None where a loop has none, or where a mini-batch shows few
+                of very many rows.
             equality: (m,) bool, the constraints that are c = 0 instead of c <= 0; None: none is.
         """
 
@@ -182,7 +208,8 @@ class Algorithm(ABC, Generic[State]):
 
     @abstractmethod
     def primal_step(self, state: State) -> float | Tensor:
-        """The step size that a user's learning rate replaces: in a loop, `.grad` receives d divided by minus it."""
+        """The step size that a user's learning rate replaces: in a loop, `.grad` receives d divided
+        by minus it."""
 
     def output(self, x: Tensor, state: State) -> Tensor:
         """What the method returns after its last step: (n,)."""
@@ -193,7 +220,8 @@ class Algorithm(ABC, Generic[State]):
         return None
 
     def monitor(self, state: State) -> dict[str, Tensor]:
-        """Scalars that describe the progress of the method: feasible steps, kappa. `diagnostics` reads them."""
+        """Scalars that describe the progress of the method: feasible steps, kappa. `diagnostics`
+        reads them."""
         return {}
 
 
@@ -211,7 +239,8 @@ def value(setting: float | Tensor | Schedule, k: Tensor) -> float | Tensor:
 
 
 class Primal(Protocol):
-    """How x moves along a gradient, as a `torch.optim` optimizer does in a loop (`algorithms.primal`)."""
+    """How x moves along a gradient, as a `torch.optim` optimizer does in a loop
+    (`algorithms.primal`)."""
 
     def init(self, x: Tensor) -> Any:
         """State at the start."""
@@ -230,36 +259,43 @@ class Iterate(NamedTuple):
 
 
 class MultiplierMethod(Algorithm[Any], Generic[State]):
-    """A method whose step is one gradient, grad f + J'w, with weights w and a state of O(m) numbers.
+    """A method whose step is one gradient, grad f + J'w, with weights w and a state of O(m)
+    numbers.
 
-    It implements `start` and `step`, elementwise and independent of x, so that a loop can run it at any scale: c, w,
-    example weights, one backward pass. Its state is a NamedTuple of tensors (m,) and (); `k` counts the steps, `y` are
-    the multipliers where it has them, the other scalars are monitors.
+    It implements `start` and `step`, elementwise and independent of x, so that a loop can run it at
+    any scale: c, w, example weights, one backward pass. Its state is a NamedTuple of tensors (m,)
+    and (); `k` counts the steps, `y` are the multipliers where it has them, the other scalars are
+    monitors.
 
     >>> from fairbound import DescentAscent
     >>> method = DescentAscent(eta=0.5)
     >>> w, state = method.step(method.start(torch.zeros(()), m=2), torch.tensor([0.2, -1.0]))
-    >>> w, state.y                                                # this step's weights, and the next multipliers
+    >>> w, state.y  # this step's weights, and the next multipliers
     (tensor([0., 0.]), tensor([0.1000, 0.0000]))
     """
 
-    tau: float | Schedule  # a field: the step of x where no other primal is given, x+ = x - tau (grad f + J'w)
+    # a field: the step of x where no other primal is given, x+ = x - tau (grad f + J'w)
+    tau: float | Schedule
 
     @property
     def smoothing(self) -> tuple[float, float] | None:
-        """(mu, beta): the gradient is increased by mu (x - z), then z += beta (x - z), both with the old x."""
+        """(mu, beta): the gradient is increased by mu (x - z), then z += beta (x - z), both with
+        the old x."""
         return None
 
     @property
     def row_wise(self) -> bool:
-        """Whether rows are independent: a driver may then keep a table of them and update those in a batch."""
+        """Whether rows are independent: a driver may then keep a table of them and update those in
+        a batch."""
         return False
 
     measures: ClassVar[bool] = False
     """Whether `step` takes `sizes=`, which drivers then measure now and then (`Sizes`)."""
 
     @abstractmethod
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> State:
         """State at the start.
 
         Args:
@@ -271,12 +307,13 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
 
     @abstractmethod
     def step(self, state: State, *values: Tensor) -> tuple[Tensor | None, State]:
-        """w (m,) and the next state, from the values c (m,) of the step's mini-batches; w is None for SGD.
+        """w (m,) and the next state, from the values c (m,) of the step's mini-batches; w is None
+        for SGD.
 
         That of a method that `measures` has one more argument, `sizes: Sizes | None = None`.
         """
 
-    # Derived, once for all ------------------------------------------------------------------------------------------
+    # Derived, once for all ------------------------------------------------------------------------
 
     @final
     def init(
@@ -296,9 +333,15 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
 
     @final
     def update(
-        self, x: Tensor, state: State | Iterate, draw: Draw, primal: Primal | None = None, probe: bool = True
+        self,
+        x: Tensor,
+        state: State | Iterate,
+        draw: Draw,
+        primal: Primal | None = None,
+        probe: bool = True,
     ) -> tuple[Tensor, State | Iterate]:
-        """`probe`: whether the sizes of a method that `measures` are measured here, by two more backward passes."""
+        """`probe`: whether the sizes of a method that `measures` are measured here, by two more
+        backward passes."""
         estimates = [sample(x) for sample in draw.unpack(self)]
         before, main = inner(state), estimates[main_draw(self)]
         measured = state.measured if isinstance(state, Iterate) else ()
@@ -351,12 +394,14 @@ def main_draw(method: Algorithm[Any]) -> int:
 
 
 def equality_mask(x: Tensor, m: int, equality: Tensor | None) -> Tensor:
-    """(m,) 1 for the constraints that are c = 0, else 0, in the precision of x: for a method's state."""
+    """(m,) 1 for the constraints that are c = 0, else 0, in the precision of x: for a method's
+    state."""
     return x.new_zeros(m) if equality is None else equality.to(x)
 
 
 def capped(y: Tensor, y_max: float, count: Tensor) -> tuple[Tensor, Tensor]:
-    """(m,) multipliers within y_max, and the () steps after which one stood there; without a cap there are none."""
+    """(m,) multipliers within y_max, and the () steps after which one stood there; without a cap
+    there are none."""
     if isinstance(y_max, float) and y_max == inf:
         return y, count
     y = y.clamp(-y_max, y_max)
@@ -367,11 +412,13 @@ def refuse_equality(method: Algorithm[Any], equality: Tensor | None) -> None:
     """Raise if there are equalities: for `init` or `start` of a method that takes c <= 0 only."""
     if equality is not None and bool(equality.any()):
         raise ValueError(
-            f"{type(method).__name__} is for constraints c <= 0, and {int(equality.sum())} of {len(equality)} are "
-            "equalities; use a method that takes them, such as DescentAscent, SSLALM or StochasticGhost"
+            f"{type(method).__name__} is for constraints c <= 0, and {int(equality.sum())} of"
+            f" {len(equality)} are equalities; use a method that takes them, such as DescentAscent,"
+            " SSLALM or StochasticGhost"
         )
 
 
 def violations(c: Tensor, equality: Tensor | None) -> Tensor:
-    """(..., m) |c| of the constraints c = 0, c of the others: each is met where this is at most 0."""
+    """(..., m) |c| of the constraints c = 0, c of the others: each is met where this is at most
+    0."""
     return c if equality is None else torch.where(equality.to(c.device) > 0, c.abs(), c)

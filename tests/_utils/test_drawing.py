@@ -10,7 +10,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairbound._utils.drawing import ALERT, INK, error_bars, label_points, legend, panels, style, svg, titled
+from fairbound._utils.drawing import (
+    ALERT,
+    INK,
+    error_bars,
+    label_points,
+    legend,
+    panels,
+    style,
+    svg,
+    titled,
+)
 from fairbound._utils.optional import need
 
 NAME = "a \x01 \udce9 <b> & \"c\" $x$ xmlns='y'"
@@ -24,7 +34,9 @@ def drawn(name: str = NAME) -> Any:
         axes.set(xlim=(0, 1), ylim=(0, 1), title="Title")
         error_bars(axes, (0.5, 0.5), (0.4, 0.6), (-9, 9), ALERT)
         titled(axes.plot(0.5, 0.5, "o", color=INK)[0], name)
-        axes.add_patch(need("matplotlib.patches", "report", "A figure").Circle((0.2, 0.2), 0.1, fill=False))
+        axes.add_patch(
+            need("matplotlib.patches", "report", "A figure").Circle((0.2, 0.2), 0.1, fill=False)
+        )
         titled(axes.plot([0, 0.5, 1], [0, 2, 0.5], color="#009e73")[0], "line")
     figure.set_label("Caption")
     return figure

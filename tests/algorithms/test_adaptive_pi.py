@@ -1,4 +1,5 @@
-"""AdaptivePI: its step against a transcription, its units, known answers at three scales, contradictions."""
+"""AdaptivePI: its step against a transcription, its units, known answers at three scales,
+contradictions."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Quadratic(NamedTuple):
 
 
 def problems() -> dict[str, Quadratic]:
-    """P1 to P5 (a QP, a ball, its outside, a concave direction, l1 and max) and P6, 20 rows of sizes 0.1 to 10."""
+    """P1 to P5 (a QP, a ball, its outside, a concave direction, l1 and max) and P6, 20 rows of
+    sizes 0.1 to 10."""
     generator = torch.Generator().manual_seed(3)
 
     def normal(*shape: int) -> Tensor:
@@ -42,11 +44,21 @@ def problems() -> dict[str, Quadratic]:
         A, x = torch.nn.functional.normalize(normal(len(y), n), dim=1), normal(n)
         a, b = x + A.T @ y, A @ x + slack
         J = A * torch.as_tensor(size, dtype=F64).reshape(-1, 1)
-        return Quadratic(len(y), lambda p: p - a, lambda p: (size * (A @ p - b), J), torch.zeros(n, dtype=F64), x, size)
+        return Quadratic(
+            len(y),
+            lambda p: p - a,
+            lambda p: (size * (A @ p - b), J),
+            torch.zeros(n, dtype=F64),
+            x,
+            size,
+        )
 
     n, ones = 10, torch.ones(10, dtype=F64)
     direction = torch.nn.functional.normalize(normal(n), dim=0)
-    last, ends = torch.eye(n, dtype=F64)[-1], torch.stack([torch.eye(n, dtype=F64)[-1], -torch.eye(n, dtype=F64)[-1]])
+    last, ends = (
+        torch.eye(n, dtype=F64)[-1],
+        torch.stack([torch.eye(n, dtype=F64)[-1], -torch.eye(n, dtype=F64)[-1]]),
+    )
     line = torch.linspace(-1, 1, n, dtype=F64)
     inactive = torch.cat([torch.zeros(10, dtype=F64), torch.full((10,), 0.5, dtype=F64)])
     sizes = 10 ** torch.linspace(-1, 1, 20, dtype=F64)[torch.randperm(20, generator=generator)]
@@ -63,21 +75,39 @@ def problems() -> dict[str, Quadratic]:
         "P1": polytope(n, three, torch.tensor([0.0, 0.0, 1.0], dtype=F64), 1.0),
         "P2": Quadratic(1, lambda p: 2 * direction, ball, 0 * ones, -direction),
         "P3": Quadratic(
-            1, lambda p: p - 0.4 * direction, lambda p: (-ball(p)[0], -p[None]), 0.4 * direction + 0.1, direction
+            1,
+            lambda p: p - 0.4 * direction,
+            lambda p: (-ball(p)[0], -p[None]),
+            0.4 * direction + 0.1,
+            direction,
         ),
         "P4": Quadratic(
-            2, lambda p: p - 2 * last * p[-1], lambda p: (ends @ p - 1, ends), 0.5 * ones - 0.2 * last, last
+            2,
+            lambda p: p - 2 * last * p[-1],
+            lambda p: (ends @ p - 1, ends),
+            0.5 * ones - 0.2 * last,
+            last,
         ),
         "P5": Quadratic(1, lambda p: torch.sign(p - line), largest, 0 * ones, line.clamp(max=0.5)),
-        "P6": polytope(30, torch.cat([torch.linspace(0.3, 1.2, 10, dtype=F64), 0 * ones]), inactive, sizes),
+        "P6": polytope(
+            30, torch.cat([torch.linspace(0.3, 1.2, 10, dtype=F64), 0 * ones]), inactive, sizes
+        ),
     }
 
 
 PROBLEMS = problems()
 
 
-def path(problem: Quadratic, by: Any, steps: int, noise: float, c_scales: Any = SCALES, f_scales: Any = None) -> Any:
-    """Points (steps, R, n) and records of runs that differ in the scales of c and f, with the same noise."""
+def path(
+    problem: Quadratic,
+    by: Any,
+    steps: int,
+    noise: float,
+    c_scales: Any = SCALES,
+    f_scales: Any = None,
+) -> Any:
+    """Points (steps, R, n) and records of runs that differ in the scales of c and f, with the same
+    noise."""
     method, n, m = AdaptivePI(), len(problem.start), problem.m
     c_scales = torch.tensor(c_scales, dtype=F64)
     f_scales = torch.ones_like(c_scales) if f_scales is None else torch.tensor(f_scales, dtype=F64)
@@ -91,17 +121,24 @@ def path(problem: Quadratic, by: Any, steps: int, noise: float, c_scales: Any = 
         def at(x: Tensor) -> Estimate:
             g, (c, J) = problem.gradient(x), problem.c(x)
             g, c, J = g + 0.5 * of_g, c + Z @ x + 0.5 * unit * of_c, J + Z
-            return Estimate(scale_f, scale_c * c, lambda w: scale_f * w[0] * g + scale_c * (w[1:] @ J))
+            return Estimate(
+                scale_f, scale_c * c, lambda w: scale_f * w[0] * g + scale_c * (w[1:] @ J)
+            )
 
         return Sample(at)
 
-    def step(probe: bool, x: Tensor, state: Any, scale_f: Tensor, scale_c: Tensor, drawn: Tensor) -> Any:
+    def step(
+        probe: bool, x: Tensor, state: Any, scale_f: Tensor, scale_c: Tensor, drawn: Tensor
+    ) -> Any:
         d, new = method.update(x, state, Draw.of(sample(scale_f, scale_c, drawn)), by, probe)
         return x + d, new
 
     x = problem.start.expand(len(c_scales), n)
     state = torch.func.vmap(lambda p: method.init(p, m, None, None, by))(x)
-    stepped = {p: torch.func.vmap(lambda *args, p=p: step(p, *args), (0, 0, 0, 0, None)) for p in (True, False)}
+    stepped = {
+        p: torch.func.vmap(lambda *args, p=p: step(p, *args), (0, 0, 0, 0, None))
+        for p in (True, False)
+    }
     points, history = [], []
     for k in range(steps):
         drawn = torch.randn(n + m + m * n, dtype=F64, generator=generator)
@@ -176,7 +213,13 @@ def test_what_says_nothing_changes_nothing() -> None:
     at, weight = sampled(10 * 4096)
     assert len(at) == 4096
     assert weight == 10
-    assert [k for k in range(310) if is_probe(k, 3)] == [*range(10), *range(10, 200, 10), 200, 250, 300]
+    assert [k for k in range(310) if is_probe(k, 3)] == [
+        *range(10),
+        *range(10, 200, 10),
+        200,
+        250,
+        300,
+    ]
 
 
 @pytest.mark.parametrize("name", ["P1", "P4", "P6"])
@@ -191,17 +234,21 @@ def test_the_units_of_c_do_not_matter(name: str, by: str) -> None:
 
 @pytest.mark.parametrize("name", ["P1", "P4"])
 def test_the_units_of_f_do_not_matter_under_adam(name: str) -> None:
-    points, _ = path(PROBLEMS[name], PRIMALS["Adam"], 300, 0.0, c_scales=(1.0,) * 3, f_scales=SCALES)
+    points, _ = path(
+        PROBLEMS[name], PRIMALS["Adam"], 300, 0.0, c_scales=(1.0,) * 3, f_scales=SCALES
+    )
     for scaled in (0, 2):
         torch.testing.assert_close(points[:, scaled], points[:, 1], rtol=1e-6, atol=1e-6)
 
 
 def test_a_constraint_whose_gradient_begins_at_zero() -> None:
-    """c = 50 |x - x_0|^2 - 0.01 from x_0: as a KL divergence from the starting point. Under SGD units of the first
-    gradient would overflow."""
+    """c = 50 |x - x_0|^2 - 0.01 from x_0: as a KL divergence from the starting point. Under SGD
+    units of the first gradient would overflow."""
     n, start = 10, torch.zeros(10, dtype=F64)
     goal = torch.ones(n, dtype=F64)
-    near = Quadratic(1, lambda p: p - goal, lambda p: ((50 * p @ p - 0.01)[None], 100 * p[None]), start, goal)
+    near = Quadratic(
+        1, lambda p: p - goal, lambda p: ((50 * p @ p - 0.01)[None], 100 * p[None]), start, goal
+    )
     points, _ = path(near, primal.SGD(lr=0.0005), 1000, noise=0.0)
     c = torch.stack([near.c(x)[0][0] for x in points[:, 1]])
     assert c.max() < 0.02
@@ -211,7 +258,8 @@ def test_a_constraint_whose_gradient_begins_at_zero() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("by", PRIMALS)
 def test_known_answers_at_every_scale(by: str) -> None:
-    """The mean of the last half ends within 0.1 of |x_0 - x*|, violating by less than 0.05 of a row's size."""
+    """The mean of the last half ends within 0.1 of |x_0 - x*|, violating by less than 0.05 of a
+    row's size."""
     solved = 0
     for problem in PROBLEMS.values():
         points, _ = path(problem, PRIMALS[by], 4000, noise=1.0)
@@ -225,7 +273,10 @@ def test_known_answers_at_every_scale(by: str) -> None:
 def infeasible(history: list[dict[str, Tensor]]) -> list[str | None]:
     """What `run` says of these records of R runs."""
     every = len(history) // 100
-    shown = {name: torch.stack([entry[name] for entry in history[every - 1 :: every]]) for name in history[0]}
+    shown = {
+        name: torch.stack([entry[name] for entry in history[every - 1 :: every]])
+        for name in history[0]
+    }
     return signs_of_infeasibility(shown, [every * (k + 1) for k in range(len(shown["force"]))])
 
 
@@ -239,7 +290,9 @@ def test_bounds_that_contradict_each_other_are_named_at_every_scale(by: str) -> 
     )
     points, history = path(contradictory, PRIMALS[by], 2000, noise=1.0)
     said = infeasible(history)
-    assert all(sentence is not None and "as hard as the objective" in sentence for sentence in said), history[-1]
+    assert all(
+        sentence is not None and "as hard as the objective" in sentence for sentence in said
+    ), history[-1]
     assert points[-1].abs().max() < 2  # x stays between the bounds
     _, history = path(PROBLEMS["P1"], PRIMALS[by], 2000, noise=1.0)
     assert infeasible(history) == [None] * 3

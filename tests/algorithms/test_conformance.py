@@ -1,4 +1,5 @@
-"""Every method of the registry is certified by `check_algorithm`, and `check_algorithm` finds the faults it is for."""
+"""Every method of the registry is certified by `check_algorithm`, and `check_algorithm` finds the
+faults it is for."""
 
 from __future__ import annotations
 
@@ -13,14 +14,26 @@ from own_method import Optimistic
 from torch import Tensor
 from transcription import draws
 
-from fairbound import ALGORITHMS, SGD, Constrained, DescentAscent, Penalty, check_algorithm, constraints, run
+from fairbound import (
+    ALGORITHMS,
+    SGD,
+    Constrained,
+    DescentAscent,
+    Penalty,
+    check_algorithm,
+    constraints,
+    run,
+)
 from fairbound.algorithms import Adaptive, LevelConstrained, StochasticGhost, SwitchingSubgradient
 from fairbound.core import Algorithm, Draw, Estimate, refuse_equality
 from fairbound.training.contract import StepFacts, trial_step
 
-SETTLING = METHODS | {  # with settings that let them reach a solution at a distance of 1, whose multiplier is 1, soon
+# with settings that let them reach a solution at a distance of 1, whose multiplier is 1, soon
+SETTLING = METHODS | {
     "SSLALM, one draw": replace(METHODS["SSLALM, one draw"], y_max=5.0),
-    "Switching, adaptive": SwitchingSubgradient(eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, eps=0.02),
+    "Switching, adaptive": SwitchingSubgradient(
+        eta_f=Adaptive(), eta_c=Adaptive(0.1), feasible_only=False, eps=0.02
+    ),
     "LevelConstrained, exact": LevelConstrained(exact=True, tau=0.3, L=2.0),
     "Ghost, small box": StochasticGhost(beta=0.5, rho=0.1, p0=0.6, cap=3, alpha=0.1),
 }
@@ -28,7 +41,10 @@ SETTLING = METHODS | {  # with settings that let them reach a solution at a dist
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(SETTLING[n], id=n, marks=() if n in ALGORITHMS else pytest.mark.slow) for n in SETTLING],
+    [
+        pytest.param(SETTLING[n], id=n, marks=() if n in ALGORITHMS else pytest.mark.slow)
+        for n in SETTLING
+    ],
 )
 def test_it_is_certified(method: Algorithm[Any]) -> None:
     assert check_algorithm(method).startswith(f"{type(method).__name__} passes 11 checks: ")
@@ -41,7 +57,9 @@ def test_it_lowers_the_loss_of_a_network(method: Algorithm[Any]) -> None:
     quick = replace(method, alpha=0.3) if hasattr(method, "alpha") else method
     result = run(problem, quick, sampler.seeded(0, 1), x0[:2], 300, compile=False).result()
     examples = torch.arange(problem.data.rows)
-    assert (problem.evaluate(result.x, examples).loss < problem.evaluate(x0[:2], examples).loss - 0.01).all()
+    assert (
+        problem.evaluate(result.x, examples).loss < problem.evaluate(x0[:2], examples).loss - 0.01
+    ).all()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -54,7 +72,7 @@ def test_a_wrong_number_of_mini_batches_is_a_sentence(name: str) -> None:
         method.update(point, state, Draw.of(*samples))
 
 
-# Faults that are found ------------------------------------------------------------------------------------------------
+# Faults that are found ----------------------------------------------------------------------------
 
 
 class State(NamedTuple):
@@ -71,7 +89,9 @@ class Sound(Algorithm[State]):
     eta: float = 0.05
     keep: float = 0.5
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> State:
         refuse_equality(self, equality)
         return State(x.new_zeros(m), torch.zeros_like(x))
 
@@ -96,17 +116,22 @@ class SecondPoint(Sound):
         return d, new
 
 
-@pytest.mark.parametrize("method", [Sound(), SecondPoint(), Optimistic()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method", [Sound(), SecondPoint(), Optimistic()], ids=lambda method: type(method).__name__
+)
 def test_a_sound_method_passes(method: Algorithm[Any]) -> None:
     assert check_algorithm(method).endswith('solves, equality ("kkt").')
 
 
 def test_a_method_at_a_second_point_is_refused_by_a_loop_alone() -> None:
-    assert trial_step(SecondPoint()) == StepFacts(passes=(2,), several_gradients=False, several_points=True)
+    assert trial_step(SecondPoint()) == StepFacts(
+        passes=(2,), several_gradients=False, several_points=True
+    )
     model = torch.nn.Linear(2, 1)
     fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.1), SecondPoint())
     with pytest.raises(
-        ValueError, match=r"asks for a mini-batch at a second point, and a loop has it at .*use fairbound\."
+        ValueError,
+        match=r"asks for a mini-batch at a second point, and a loop has it at .*use fairbound\.",
     ):
         fair.backward(model(torch.ones(4, 2))[:, 0].square(), torch.tensor([0, 1, 0, 1]))
 
@@ -160,7 +185,9 @@ class InPlace(Sound):
 class RemembersOutside(Sound):
     """Its velocity is the instance's own, and begins anew with `init`."""
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> State:
         object.__setattr__(self, "steps", Counter())
         return super().init(x, m, first, equality)
 
@@ -213,12 +240,16 @@ class UnconstrainedPenalty(SGD):
 
 
 class TakesEqualitiesForInequalities(Sound):
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> State:
         return super().init(x, m, first)
 
 
 class PenalizesOneSide(Penalty):
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Any:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> Any:
         return super().start(like, m)
 
 
@@ -245,7 +276,9 @@ class SharesItsWeights(Optimistic):
 
 
 class SharesItsStart(Optimistic):
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Any:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> Any:
         return super().start(like, m, equality, None if first is None else first - first.mean())
 
 
@@ -275,7 +308,9 @@ class AscendsOnConstraints(Optimistic):
 
 
 class ForgetsEqualities(Optimistic):
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Any:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> Any:
         return super().start(like, m, None, first)
 
 
@@ -285,36 +320,52 @@ FAULTS = {
     Ascends: r"'primal_step'.*does not descend; d is to be added to x",
     StepOfOne: r"'primal_step': d is proportional to tau and primal_step is not.*return self\.tau",
     StepOfTheDual: r"'primal_step': d is proportional to tau and primal_step is not",
-    TwiceItsStep: r"'primal_step': d is -0\.5 times primal_step times the gradient, whatever the settings",
+    TwiceItsStep: (
+        r"'primal_step': d is -0\.5 times primal_step times the gradient, whatever the settings"
+    ),
     Random: r"'purity': the same arguments give two different steps",
     InPlace: r"'purity': update changes x or the state in place",
     RemembersOutside: r"'purity': .*put what it remembers into the state",
     Branches: r"'vmap': it raised",
     WrongPrecision: r"'shapes': update changes the form of the state",
-    ReadsWhatItDoesNotDeclare: r"'shapes': the step is not finite; it may read what evaluates=\('f',\) does not",
+    ReadsWhatItDoesNotDeclare: (
+        r"'shapes': the step is not finite; it may read what evaluates=\('f',\) does not"
+    ),
     TooManyEvaluated: r"'declarations': it raised ValueError: too many values to unpack",
     IgnoresConstraints: r"'solves': after 2000 steps it does not reach the KKT point",
     PenalizesBothSides: r"'solves': .*does not reach the minimizer of f.*constraints do not bind",
     PenaltyThatCallsItselfExact: r"'solves': .*it does not reach the KKT point",
     UnconstrainedPenalty: r"'solves': .*it minimizes no penalized objective",
     TakesEqualitiesForInequalities: r"'equality': .*not met from c < 0.*core\.refuse_equality",
-    PenalizesOneSide: r"'equality': .*it does not penalize c < 0 of a constraint c = 0; use `equality` of init",
-    AnotherStep: r"'declarations': AnotherStep\.primal_step is not used: a MultiplierMethod is its start and step",
+    PenalizesOneSide: (
+        r"'equality': .*it does not penalize c < 0 of a constraint c = 0; use `equality` of init"
+    ),
+    AnotherStep: (
+        r"'declarations': AnotherStep\.primal_step is not used: a MultiplierMethod is its start and"
+        r" step"
+    ),
     AnotherUpdate: r"'declarations': AnotherUpdate\.update is not used: .* or make it an Algorithm",
     SharesItsWeights: ROWS,
     SharesItsStart: ROWS,
     SharesItsState: ROWS,
     StepsInPlace: r"'purity': update changes x or the state in place",
     BranchesOnValues: r"'vmap': it raised",
-    AscendsOnConstraints: r"'solves': .*it does not reach the minimizer of f, .* whose constraints do not bind",
+    AscendsOnConstraints: (
+        r"'solves': .*it does not reach the minimizer of f, .* whose constraints do not bind"
+    ),
     ForgetsEqualities: r"'equality': .*not met from c < 0",
 }
 
 
 @pytest.mark.parametrize("method", FAULTS, ids=[method.__name__ for method in FAULTS])
-def test_a_fault_is_found_with_its_sentence(method: type[Algorithm[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairbound.testing.algorithms.MOST_STEPS", 2000)  # a sound method takes fewer
-    with pytest.raises(AssertionError, match=rf"{method.__name__} fails the check {FAULTS[method]}"):
+def test_a_fault_is_found_with_its_sentence(
+    method: type[Algorithm[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a sound method takes fewer
+    monkeypatch.setattr("fairbound.testing.algorithms.MOST_STEPS", 2000)
+    with pytest.raises(
+        AssertionError, match=rf"{method.__name__} fails the check {FAULTS[method]}"
+    ):
         check_algorithm(method())
 
 
@@ -328,5 +379,7 @@ def test_a_method_without_primal_step_cannot_be_built() -> None:
 
 
 def test_a_class_is_no_method() -> None:
-    with pytest.raises(TypeError, match=r"a method that is built, such as SGD\(\), got the class SGD"):
+    with pytest.raises(
+        TypeError, match=r"a method that is built, such as SGD\(\), got the class SGD"
+    ):
         check_algorithm(SGD)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""The default settings over scales of the constraints: what their docstrings say, from benchmarks/defaults.py."""
+"""The default settings over scales of the constraints: what their docstrings say, from
+benchmarks/defaults.py."""
 
 from __future__ import annotations
 
@@ -11,14 +12,35 @@ from fairbound.core import Algorithm
 
 pytestmark = pytest.mark.slow
 CASES = [f"c x {c:g}" if f == 1 else f"f x {f:g}" for f, c in defaults.cases()]
-# Largest error of a default on P1, P2, P3 and P5 (10,000 steps), rounded up: (without noise, with noise). P4 is concave
-# in one direction: there descent-ascent diverges, and the others need the size 1.
+# Largest error of a default on P1, P2, P3 and P5 (10,000 steps), rounded up: (without noise, with
+# noise). P4 is concave in one direction: there descent-ascent diverges, and the others need the
+# size 1.
 WITHIN = {
-    "DescentAscent": {"c x 0.1": (0.09, 0.09), "c x 1": (0.07, 0.07), "c x 10": (0.14, 0.50), "f x 10": (0.07, 0.07)},
-    "SSLALM": {"c x 0.1": (0.09, 0.09), "c x 1": (0.02, 0.06), "c x 10": (0.14, 0.25), "f x 10": (0.02, 0.06)},
+    "DescentAscent": {
+        "c x 0.1": (0.09, 0.09),
+        "c x 1": (0.07, 0.07),
+        "c x 10": (0.14, 0.50),
+        "f x 10": (0.07, 0.07),
+    },
+    "SSLALM": {
+        "c x 0.1": (0.09, 0.09),
+        "c x 1": (0.02, 0.06),
+        "c x 10": (0.14, 0.25),
+        "f x 10": (0.02, 0.06),
+    },
     "Penalty": {"c x 1": (0.15, 0.25)},
-    "PHRALM": {"c x 0.1": (0.06, 0.06), "c x 1": (0.02, 0.06), "c x 10": (0.08, 0.50), "f x 10": (0.02, 0.06)},
-    "NuPI": {"c x 0.1": (0.06, 0.06), "c x 1": (0.02, 0.06), "c x 10": (0.06, 0.75), "f x 10": (0.02, 0.06)},
+    "PHRALM": {
+        "c x 0.1": (0.06, 0.06),
+        "c x 1": (0.02, 0.06),
+        "c x 10": (0.08, 0.50),
+        "f x 10": (0.02, 0.06),
+    },
+    "NuPI": {
+        "c x 0.1": (0.06, 0.06),
+        "c x 1": (0.02, 0.06),
+        "c x 10": (0.06, 0.75),
+        "f x 10": (0.02, 0.06),
+    },
     "SPBM": {case: (0.03, 0.20 if case in ("c x 10", "c x 50") else 0.07) for case in CASES},
 }
 METHODS = [DescentAscent(), SSLALM(), Penalty(), PHRALM(), NuPI(), SPBM()]

@@ -1,4 +1,5 @@
-"""A problem without a solution is reported, with the sign that each method shows; one with a solution is not."""
+"""A problem without a solution is reported, with the sign that each method shows; one with a
+solution is not."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def test_each_method_shows_its_sign() -> None:
     for method, sign, said in zip(SIGNS, SIGNS.values(), result.infeasible, strict=True):
         assert said is None if sign is None else sign in said, method
     resilient = [*SIGNS].index(PHRALM(resilient=2.0))
-    assert result.multipliers[resilient, :2].tolist() == pytest.approx([2.0, 2.0], abs=1e-3)  # relaxed by 1 = y / alpha
+    # relaxed by 1 = y / alpha
+    assert result.multipliers[resilient, :2].tolist() == pytest.approx([2.0, 2.0], abs=1e-3)
 
 
 def test_a_penalty_at_its_full_weight_is_reported() -> None:
@@ -67,7 +69,14 @@ def test_a_penalty_at_its_full_weight_is_reported() -> None:
 def test_iterates_that_were_never_saved_are_reported() -> None:
     problem, (split,), cells = problems.table_of([problems.nonsmooth()])
     x0 = torch.zeros(3, dtype=problems.F64)
-    unsaved = run(problem, SwitchingSubgradient(k0=1000), problems.sampler_for(split, cells, 1), x0, 50, compile=False)
+    unsaved = run(
+        problem,
+        SwitchingSubgradient(k0=1000),
+        problems.sampler_for(split, cells, 1),
+        x0,
+        50,
+        compile=False,
+    )
     assert "no iterate was saved" in str(unsaved.result().infeasible[0])
 
 
@@ -97,7 +106,10 @@ def test_multipliers_that_rise_and_fall_do_not_grow() -> None:
 def test_a_direction_that_dies_out_in_the_last_quarter_while_kappa_stays() -> None:
     still, moving = [1.0] * 9 + [0.0] * 3, [1.0] * 12
     stays, falls = [1.0] * 12, [1.0] * 11 + [0.0]
-    history = {"kappa": torch.tensor([stays, stays, falls]).T, "direction": torch.tensor([still, moving, still]).T}
+    history = {
+        "kappa": torch.tensor([stays, stays, falls]).T,
+        "direction": torch.tensor([still, moving, still]).T,
+    }
     signs = signs_of_infeasibility(history, range(12))
     assert "kappa stays at 1" in str(signs[0])
     assert signs[1:] == [None, None]

@@ -1,4 +1,5 @@
-"""Constraints c = 0: free multipliers, |c| in a penalty, no slack; switching lands on them, Ghost keeps both sides."""
+"""Constraints c = 0: free multipliers, |c| in a penalty, no slack; switching lands on them, Ghost
+keeps both sides."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from fairbound.algorithms.schedules import Linear
 from fairbound.core import Algorithm, Draw, Sample, refuse_equality
 
 F64 = torch.float64
-# min |x - (0, 3)|^2 / 2  s.t.  x_1 - 1 = 0 (approached from c < 0: multiplier -1),  x_2 <= 2 (multiplier 1)
+# min |x - (0, 3)|^2 / 2  s.t.  x_1 - 1 = 0 (approached from c < 0: multiplier -1),  x_2 <= 2
+# (multiplier 1)
 A, B = torch.tensor([0.0, 3.0], dtype=F64), torch.tensor([1.0, 2.0], dtype=F64)
 SAMPLE = Sample.of(lambda x: (0.5 * (x - A).square().sum(), x - B))
 EQUALITY = torch.tensor([True, False])
@@ -41,7 +43,9 @@ def end(method: Algorithm[Any], steps: int, x: torch.Tensor = A) -> tuple[torch.
 def test_an_equality_is_met_from_below(method: Algorithm[Any]) -> None:
     x, state = end(method, 300 if isinstance(method, StochasticGhost) else 3000)
     assert torch.allclose(x, B, atol=1e-4)
-    assert torch.allclose(method.multipliers(state), torch.tensor([-1.0, 1.0], dtype=F64), atol=1e-3)
+    assert torch.allclose(
+        method.multipliers(state), torch.tensor([-1.0, 1.0], dtype=F64), atol=1e-3
+    )
 
 
 def test_switching_meets_it_with_steps_longer_than_its_tolerance() -> None:
@@ -84,7 +88,8 @@ def test_a_cap_holds_on_both_sides() -> None:
 
 def test_an_equality_is_penalized_on_both_sides() -> None:
     x, _ = end(Penalty(tau=0.01, weight=0.5), 2000)
-    assert torch.allclose(x, torch.tensor([0.5, 2.5], dtype=F64), atol=1e-3)  # 1/2 |x - a|^2 + 1/2 |x_1 - 1| + ...
+    # 1/2 |x - a|^2 + 1/2 |x_1 - 1| + ...
+    assert torch.allclose(x, torch.tensor([0.5, 2.5], dtype=F64), atol=1e-3)
     x, _ = end(Penalty(tau=0.01, weight=5.0), 2000)
     assert torch.allclose(x, B, atol=0.1)
 
@@ -95,12 +100,14 @@ def test_sgd_asks_for_no_constraint() -> None:
 
 
 def test_a_method_for_inequalities_says_so() -> None:
-    with pytest.raises(ValueError, match=r"SGD is for constraints c <= 0, and 1 of 2 are equalities"):
+    with pytest.raises(
+        ValueError, match=r"SGD is for constraints c <= 0, and 1 of 2 are equalities"
+    ):
         refuse_equality(SGD(), EQUALITY)
     refuse_equality(SGD(), torch.zeros(2, dtype=torch.bool))
 
 
-# The direction of Ghost -----------------------------------------------------------------------------------------------
+# The direction of Ghost ---------------------------------------------------------------------------
 
 BOX = {"tau": 0.7, "beta": 4.0, "rho": 0.3, "lam": 0.4}
 
@@ -108,11 +115,14 @@ BOX = {"tau": 0.7, "beta": 4.0, "rho": 0.3, "lam": 0.4}
 def instances(batch: int, m: int = 3, n: int = 6) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(m)
     return tuple(
-        torch.randn(*shape, dtype=F64, generator=generator) for shape in ((batch, n), (batch, m), (batch, m, n))
+        torch.randn(*shape, dtype=F64, generator=generator)
+        for shape in ((batch, n), (batch, m), (batch, m, n))
     )
 
 
-@pytest.mark.parametrize("equality", [(True, True, True), (True, False, False), (False, True, False)])
+@pytest.mark.parametrize(
+    "equality", [(True, True, True), (True, False, False), (False, True, False)]
+)
 def test_an_equality_is_its_two_inequalities(equality: tuple[bool, ...]) -> None:
     g, c, J = instances(40)
     mask = torch.tensor(equality)
@@ -133,7 +143,9 @@ def test_an_equality_is_its_two_inequalities(equality: tuple[bool, ...]) -> None
 def test_instances_of_a_stack_may_have_equalities_of_their_own() -> None:
     g, c, J = instances(6)
     mask = torch.arange(18).reshape(6, 3) % 4 < 2
-    stacked = torch.func.vmap(lambda *one: ghost_direction(*one[:3], **BOX, equality=one[3]))(g, c, J, mask)
+    stacked = torch.func.vmap(lambda *one: ghost_direction(*one[:3], **BOX, equality=one[3]))(
+        g, c, J, mask
+    )
     for i in range(6):
         alone = ghost_direction(g[i], c[i], J[i], **BOX, equality=mask[i])
         assert torch.allclose(stacked.d[i], alone.d, atol=1e-8)

@@ -1,4 +1,5 @@
-"""The tracked exact penalty: steps against numpy, its fixed points, what tracking does against noise."""
+"""The tracked exact penalty: steps against numpy, its fixed points, what tracking does against
+noise."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ F64 = torch.float64
 SIMPLE = Sample.of(lambda x: (0.5 * (x - 3).square().sum(), x - 1))
 
 
-def end(method: ExactPenalty, sample: Sample, steps: int, equality: torch.Tensor | None = None) -> tuple[float, State]:
+def end(
+    method: ExactPenalty, sample: Sample, steps: int, equality: torch.Tensor | None = None
+) -> tuple[float, State]:
     x = torch.zeros(1, dtype=F64)
     state = method.init(x, 1, equality=equality)
     for _ in range(steps):
@@ -59,14 +62,16 @@ def test_it_stops_where_the_smoothed_penalty_does() -> None:
 
 
 def test_a_weight_below_the_multiplier_does_not_reach_the_solution() -> None:
-    """It stops at the minimizer of (x - 3)^2 / 2 + [x - 1]_+, which is 2, and shows that its weight is used up."""
+    """It stops at the minimizer of (x - 3)^2 / 2 + [x - 1]_+, which is 2, and shows that its weight
+    is used up."""
     method = ExactPenalty(weight=1.0)
     x, state = end(method, SIMPLE, 1000)
     assert x == pytest.approx(2.0, abs=1e-6)
     assert float(method.monitor(state)["full_weight"]) == pytest.approx(1.0, abs=1e-3)
     x, state = end(ExactPenalty(weight=4.0), SIMPLE, 1000)
     assert x == pytest.approx(1.0, abs=0.03)
-    assert float(method.monitor(state)["full_weight"]) == pytest.approx(2.0, abs=0.1)  # y = 2 over the weight 1 here
+    # y = 2 over the weight 1 here
+    assert float(method.monitor(state)["full_weight"]) == pytest.approx(2.0, abs=0.1)
 
 
 def test_an_equality_is_penalized_on_both_sides() -> None:

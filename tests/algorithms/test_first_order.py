@@ -1,4 +1,5 @@
-"""One step, and a few more, of SGD, the penalised problem and descent-ascent against their equations in numpy."""
+"""One step, and a few more, of SGD, the penalised problem and descent-ascent against their
+equations in numpy."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def test_descent_ascent(second: bool) -> None:
 
 
 def test_simultaneous_steps_on_a_bilinear_game_spiral_out() -> None:
-    """L = x y, equal steps h: the distance to the saddle grows by sqrt(1 + h^2) a step, as long as y stays positive."""
+    """L = x y, equal steps h: the distance to the saddle grows by sqrt(1 + h^2) a step, as long as
+    y stays positive."""
     h = 0.1
     game = Sample.of(lambda x: (0 * x.sum(), x))
     method = DescentAscent(tau=h, eta=h)

@@ -1,4 +1,5 @@
-"""Stochastic Ghost: its step against scipy's solution of the printed subproblems, the level's law, and unbiasedness."""
+"""Stochastic Ghost: its step against scipy's solution of the printed subproblems, the level's law,
+and unbiasedness."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def test_steps(seed: int) -> None:
     for k in range(3):
         quadruple, weight = functions[4 * k : 4 * k + 4], 1 / (0.4 * 0.6**k)
         d, state = method.update(point, state, Draw.of(*samples[4 * k : 4 * k + 4], weight=weight))
-        single, full, odd, even = (ghost_direction(q.gradient(x), q.c(x), q.jacobian(x), **setting) for q in quadruple)
+        single, full, odd, even = (
+            ghost_direction(q.gradient(x), q.c(x), q.jacobian(x), **setting) for q in quadruple
+        )
         step = alpha * (single + weight * (full - (odd + even) / 2))
         assert np.allclose(d, step, atol=1e-6)
         point, x = point + d, x + step
@@ -50,7 +53,7 @@ def test_a_schedule_takes_the_place_of_the_recursion() -> None:
     assert torch.allclose(steps[1], steps[0] / 8**0.6)
 
 
-# The level -----------------------------------------------------------------------------------------------------------
+# The level ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("p0", [0.4, 0.5, 0.6])
@@ -79,7 +82,9 @@ def test_drawn_levels_and_weights_follow_the_law() -> None:
 
 
 def test_halves_partition_the_large_batch() -> None:
-    stack = SamplerStack(two_cell_sampler().seeded(*range(40)), 4, StochasticGhost(cap=4).batch_size_probs)
+    stack = SamplerStack(
+        two_cell_sampler().seeded(*range(40)), 4, StochasticGhost(cap=4).batch_size_probs
+    )
     level, _ = stack.levels(5, 1)
     chunks = stack.chunks(5, level[0])
     assert level.max() > 1
@@ -94,7 +99,7 @@ def test_halves_partition_the_large_batch() -> None:
             assert torch.equal(halves, getattr(whole, part).sort(-1).values)
 
 
-# Unbiased ------------------------------------------------------------------------------------------------------------
+# Unbiased -----------------------------------------------------------------------------------------
 
 COUNT = 20_000  # rows of noise in the table
 
@@ -110,20 +115,31 @@ def noisy_quadratic() -> tuple[Problem, Tensor]:
     noise = problems.normal_rows(COUNT, n + m * n + m, seed=8)
 
     def forward(x: Tensor, inputs: Tensor) -> Tensor:
-        gradient, Z, extra = inputs[:, :n], inputs[:, n : n + m * n].unflatten(1, (m, n)), inputs[:, -m:]
+        gradient, Z, extra = (
+            inputs[:, :n],
+            inputs[:, n : n + m * n].unflatten(1, (m, n)),
+            inputs[:, -m:],
+        )
         f = 0.5 * (x - centre) @ (x - centre) + 0.5 * gradient @ x
         return torch.cat([f[:, None], (A @ x - b) + 0.2 * Z @ x + 0.5 * extra], 1)
 
     cells = Cells((Cell("all"),), (torch.arange(COUNT),))
-    constraint = FunctionConstraint(lambda batch: batch.outputs.mean(0)[1:], ("1", "2", "3"), cells, mean=True)
+    constraint = FunctionConstraint(
+        lambda batch: batch.outputs.mean(0)[1:], ("1", "2", "3"), cells, mean=True
+    )
     data = Dataset(noise, torch.zeros(COUNT, dtype=problems.F64))
     return Problem(forward, lambda out, y: out[:, 0], constraint, data), solution + 0.3 * A.sum(0)
 
 
-def combined_directions(p0: float, replications: int, cap: int = 7, seeds_from: int = 0) -> tuple[Tensor, Tensor]:
-    """Ghost's combined direction at one point in many runs of one step, and the exact direction there: (R, n), (n,)."""
+def combined_directions(
+    p0: float, replications: int, cap: int = 7, seeds_from: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Ghost's combined direction at one point in many runs of one step, and the exact direction
+    there: (R, n), (n,)."""
     problem, x = noisy_quadratic()
-    method = StochasticGhost(alpha=1.0, decay=0.0, p0=p0, cap=cap, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
+    method = StochasticGhost(
+        alpha=1.0, decay=0.0, p0=p0, cap=cap, tau=1.0, beta=2.0, rho=0.5, lam=0.5
+    )
     assert problem.constraint is not None
     sampler = Sampler(Split.all_train(COUNT), problem.constraint.cells, BatchSpec(4, 4))
     seeds = range(seeds_from, seeds_from + replications)
@@ -139,15 +155,19 @@ def _all_rows() -> Batch:
 
 
 def largest_t(directions: Tensor, exact: Tensor) -> float:
-    """The largest deviation of the mean from the exact direction over 20 fixed projections, in standard errors."""
-    projections = torch.randn(10, 20, dtype=problems.F64, generator=torch.Generator().manual_seed(9))
+    """The largest deviation of the mean from the exact direction over 20 fixed projections, in
+    standard errors."""
+    projections = torch.randn(
+        10, 20, dtype=problems.F64, generator=torch.Generator().manual_seed(9)
+    )
     projected = (directions - exact) @ projections
     return float((projected.mean(0).abs() / (projected.std(0) / len(directions) ** 0.5)).max())
 
 
 @pytest.mark.parametrize("p0", [0.4, 0.6])
 def test_direction_is_unbiased(p0: float) -> None:
-    """4 standard errors on each of 20 projections: a right code fails with probability below .0013."""
+    """4 standard errors on each of 20 projections: a right code fails with probability below
+    .0013."""
     directions, exact = combined_directions(p0, 12_000)
     assert exact.abs().max() > 0.05
     assert largest_t(directions, exact) < 4

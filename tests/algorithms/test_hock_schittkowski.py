@@ -1,7 +1,8 @@
-"""Equality constraints on problems of Hock and Schittkowski, by every method that takes them, in `run` and in a loop.
+"""Equality constraints on problems of Hock and Schittkowski, by every method that takes them, in
+`run` and in a loop.
 
-What a method cannot do is a test as well: descent-ascent diverges on problem 40, whose Lagrangian has negative
-curvature, and from the starting points of 6 and 26 at the steps that suit the others.
+What a method cannot do is a test as well: descent-ascent diverges on problem 40, whose Lagrangian
+has negative curvature, and from the starting points of 6 and 26 at the steps that suit the others.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ def ghost(steps: int, step: float = 0.5, tau: float = 1.0, end: float = 0.1) -> 
 
 def switching(steps: int, eta: float, eps: float, decay: float) -> Solved:
     ratio = 1 - decay / steps
-    settings = {"eta_f": Exponential(eta, ratio), "eta_c": Adaptive(), "eps": Exponential(eps, ratio)}
+    settings = {
+        "eta_f": Exponential(eta, ratio),
+        "eta_c": Adaptive(),
+        "eps": Exponential(eps, ratio),
+    }
     return SwitchingSubgradient(**settings), steps
 
 
@@ -64,7 +69,9 @@ CASES = [
         n,
         *solved,
         id=f"{name}-{n}",
-        marks=[pytest.mark.slow] if solved[1] > 1000 or (name, n) == ("StochasticGhost", 39) else [],
+        marks=(
+            [pytest.mark.slow] if solved[1] > 1000 or (name, n) == ("StochasticGhost", 39) else []
+        ),
     )
     for table in (SMOOTH, SLOW)
     for name, by_number in table.items()
@@ -75,15 +82,21 @@ CASES = [
 @pytest.mark.parametrize("problem", HS.values(), ids=HS)
 def test_the_solution_is_a_kkt_point(problem: HockSchittkowski) -> None:
     assert problem.c(problem.x).abs().max() <= 1e-8
-    slope = torch.func.grad(problem.f)(problem.x) + problem.y @ torch.func.jacrev(problem.c)(problem.x)
+    slope = torch.func.grad(problem.f)(problem.x) + problem.y @ torch.func.jacrev(problem.c)(
+        problem.x
+    )
     assert slope.abs().max() <= 1e-8
 
 
-def by_run(problem: HockSchittkowski, method: Algorithm[Any], steps: int, noise: float = 0.0) -> tuple[Tensor, Tensor]:
+def by_run(
+    problem: HockSchittkowski, method: Algorithm[Any], steps: int, noise: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """The last point and multipliers; with noise their means over the last half."""
     made, sampler = problem.problem(noise)
     average = steps // 2 if noise else None
-    result = run(made, method, sampler, problem.start, steps, average_from=average, compile=False).result()
+    result = run(
+        made, method, sampler, problem.start, steps, average_from=average, compile=False
+    ).result()
     if noise:
         return result.mean_x[0], result.mean_multipliers[0]
     return result.x[0], result.multipliers[0]
@@ -98,7 +111,9 @@ class Point(nn.Module):
 class Loop:
     """`Constrained` on a model whose parameters are x."""
 
-    def __init__(self, problem: HockSchittkowski, method: Algorithm[Any], noise: float = 0.0) -> None:
+    def __init__(
+        self, problem: HockSchittkowski, method: Algorithm[Any], noise: float = 0.0
+    ) -> None:
         self.problem, self.model, self.noise = problem, Point(problem.start), noise
         self.generator = torch.Generator().manual_seed(0)
         names = [f"h{i}" for i in range(len(problem.y))]
@@ -108,7 +123,9 @@ class Loop:
         self.fair.start(self.batch())
 
     def batch(self, size: int = 1) -> MiniBatch:
-        noise = torch.randn(size, len(self.problem.x) + len(self.problem.y), dtype=F64, generator=self.generator)
+        noise = torch.randn(
+            size, len(self.problem.x) + len(self.problem.y), dtype=F64, generator=self.generator
+        )
         outputs = self.problem.noisy(self.model.x, self.noise * noise)
         return MiniBatch(outputs[:, 0], outputs=outputs)
 
@@ -140,13 +157,15 @@ def test_in_a_loop(number: int, method: Algorithm[Any], steps: int) -> None:
     check(HS[number], *Loop(HS[number], method).run(steps), within=1e-4)
 
 
-# By the value of the objective: 6 is badly scaled, and 26 flat around its solution ------------------------------------
+# By the value of the objective: 6 is badly scaled, and 26 flat around its solution ----------------
 
 SLOWLY: Solved = (SSLALM(tau=0.004, eta=0.01, rho=0.1, mu=0.5), 5000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "method", "steps"), [(6, *ghost(400)), (26, *ghost(400)), (6, *SLOWLY)])
+@pytest.mark.parametrize(
+    ("number", "method", "steps"), [(6, *ghost(400)), (26, *ghost(400)), (6, *SLOWLY)]
+)
 def test_by_objective_value(number: int, method: Algorithm[Any], steps: int) -> None:
     problem = HS[number]
     for x, _ in (by_run(problem, method, steps), Loop(problem, method).run(steps)):
@@ -154,12 +173,16 @@ def test_by_objective_value(number: int, method: Algorithm[Any], steps: int) -> 
         assert problem.c(x).abs().max() < 1e-3
 
 
-# With noise of .1 on the gradient of f and on c -----------------------------------------------------------------------
+# With noise of .1 on the gradient of f and on c ---------------------------------------------------
 
 NOISY: dict[str, tuple[int, Algorithm[Any], int]] = {  # problem, method, steps
     "DescentAscent": (39, DescentAscent(tau=Linear(0.05, 2000), eta=Linear(0.1, 2000)), 2000),
     "SSLALM": (39, SSLALM(tau=Linear(0.05, 2000), eta=Linear(0.1, 2000), rho=0.5, mu=1.0), 2000),
-    "StochasticGhost": (28, StochasticGhost(schedule=Linear(0.3, 800, 0.1), beta=5.0, p0=0.7, cap=2), 800),
+    "StochasticGhost": (
+        28,
+        StochasticGhost(schedule=Linear(0.3, 800, 0.1), beta=5.0, p0=0.7, cap=2),
+        800,
+    ),
     "Penalty": (28, Penalty(tau=Linear(0.02, 4000), weight=2.0), 4000),
 }
 
@@ -169,15 +192,19 @@ NOISY: dict[str, tuple[int, Algorithm[Any], int]] = {  # problem, method, steps
 def test_with_noise(name: str) -> None:
     number, method, steps = NOISY[name]
     problem = HS[number]
-    for x, _ in (by_run(problem, method, steps, noise=0.1), Loop(problem, method, noise=0.1).run(steps)):
+    for x, _ in (
+        by_run(problem, method, steps, noise=0.1),
+        Loop(problem, method, noise=0.1).run(steps),
+    ):
         assert (x - problem.x).abs().max() < 0.1
 
 
-# What fails -----------------------------------------------------------------------------------------------------------
+# What fails ---------------------------------------------------------------------------------------
 
 
 def test_descent_ascent_does_not_reach_40() -> None:
-    """grad^2 L has the eigenvalue -.9 on the tangent of the constraints' complement: only a penalty makes it convex."""
+    """grad^2 L has the eigenvalue -.9 on the tangent of the constraints' complement: only a penalty
+    makes it convex."""
     problem, method = HS[40], DescentAscent(tau=0.01, eta=0.02)
     hessian = torch.func.hessian(lambda x: problem.f(x) + problem.y @ problem.c(x))(problem.x)
     assert torch.linalg.eigvalsh(hessian).min() < -0.1
@@ -186,10 +213,12 @@ def test_descent_ascent_does_not_reach_40() -> None:
     assert (x - problem.x).abs().max() > 0.1
 
 
-# The maximum-entropy die ----------------------------------------------------------------------------------------------
+# The maximum-entropy die --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [DescentAscent(tau=0.5, eta=0.1), SSLALM(tau=0.1, eta=0.1, rho=0.3, samples=1)])
+@pytest.mark.parametrize(
+    "method", [DescentAscent(tau=0.5, eta=0.1), SSLALM(tau=0.1, eta=0.1, rho=0.3, samples=1)]
+)
 def test_the_maximum_entropy_die(method: Algorithm[Any]) -> None:
     """Six faces with mean 4.5: p_i = exp(t i) / sum_j exp(t j), Jaynes 1957."""
     faces = torch.arange(1, 7, dtype=F64)
@@ -199,7 +228,9 @@ def test_the_maximum_entropy_die(method: Algorithm[Any]) -> None:
         low, high = (t, high) if (torch.softmax(t * faces, 0) * faces).sum() < 4.5 else (low, t)
     model = Point(torch.zeros(6, dtype=F64))
     mean = constraints.function(
-        lambda batch: (torch.softmax(batch.parameters[0], 0) * faces).sum()[None] - 4.5, "mean", equality=True
+        lambda batch: (torch.softmax(batch.parameters[0], 0) * faces).sum()[None] - 4.5,
+        "mean",
+        equality=True,
     )
     fair = Constrained(model, mean, method)
     optimizer = torch.optim.SGD(model.parameters(), lr=float(method.tau))

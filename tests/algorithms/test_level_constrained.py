@@ -1,4 +1,5 @@
-"""LevelConstrained: its equations, the feasible path, what breaks it, and known answers with noise."""
+"""LevelConstrained: its equations, the feasible path, what breaks it, and known answers with
+noise."""
 
 from __future__ import annotations
 
@@ -23,10 +24,12 @@ from fairbound.training.functional import zero_last_layer
 F64 = torch.float64
 
 
-# The equations --------------------------------------------------------------------------------------------------------
+# The equations ------------------------------------------------------------------------------------
 
 
-def transcribed(functions: list[Quadratic], x: np.ndarray, first: Quadratic, L: Any, z: float) -> Iterator[np.ndarray]:
+def transcribed(
+    functions: list[Quadratic], x: np.ndarray, first: Quadratic, L: Any, z: float
+) -> Iterator[np.ndarray]:
     """Points after every step, a_k = (k+1)^-.6, tau_k = .3 (k+1)^-.5, level .5 / (k+1).
 
     The subproblem has tests of its own.
@@ -52,12 +55,17 @@ def transcribed(functions: list[Quadratic], x: np.ndarray, first: Quadratic, L: 
 @pytest.mark.parametrize("L", [2.0, (1.0, 2.0, 0.5)])
 def test_steps_are_the_equations(L: Any) -> None:
     functions, _, x = draws(6, n=8, seed=3)
-    functions = [one._replace(p=10 * one.p, b=one.b + 20.0) for one in functions]  # feasible at x, with room
-    method = LevelConstrained(tau=Power(0.3, 0.5), L=L, z=0.7, average=Power(1.0, 0.6), level=Power(0.5, 1.0))
+    # feasible at x, with room
+    functions = [one._replace(p=10 * one.p, b=one.b + 20.0) for one in functions]
+    method = LevelConstrained(
+        tau=Power(0.3, 0.5), L=L, z=0.7, average=Power(1.0, 0.6), level=Power(0.5, 1.0)
+    )
     point = torch.tensor(x)
     state = method.init(point, 3, functions[0].sample()(point))
     active = 0
-    for one, expected in zip(functions[1:], transcribed(functions[1:], x, functions[0], L, 0.7), strict=True):
+    for one, expected in zip(
+        functions[1:], transcribed(functions[1:], x, functions[0], L, 0.7), strict=True
+    ):
         d, state = method.update(point, state, Draw.of(one.sample()))
         point = point + d
         active += int((state.y > 1e-6).any())
@@ -66,7 +74,8 @@ def test_steps_are_the_equations(L: Any) -> None:
 
 
 def test_curvature_is_measured_with_exact_estimates() -> None:
-    """The first step uses L, then twice the largest secant: c has the curvature q. The third step does not move."""
+    """The first step uses L, then twice the largest secant: c has the curvature q. The third step
+    does not move."""
     (one,), (sample,), x = draws(1)
     method, point = LevelConstrained(exact=True, tau=0.1), torch.tensor(x)
     state = method.init(point, 3, sample(point))
@@ -81,7 +90,9 @@ def test_what_it_declares_and_refuses() -> None:
     method = LevelConstrained()
     assert (method.needs_feasible_start, method.draws, method.solves) == (True, 1, "kkt")
     x = torch.zeros(2)
-    with pytest.raises(ValueError, match="LevelConstrained is for constraints c <= 0, and 1 of 2 are equalities"):
+    with pytest.raises(
+        ValueError, match="LevelConstrained is for constraints c <= 0, and 1 of 2 are equalities"
+    ):
         method.init(x, 2, equality=torch.tensor([True, False]))
     for settings, sentence in (
         ({"L": -1.0}, "L must be a finite number >= 0, got -1"),
@@ -96,7 +107,7 @@ def test_what_it_declares_and_refuses() -> None:
         LevelConstrained(exact=1)  # type: ignore[arg-type]
 
 
-# The feasible path ----------------------------------------------------------------------------------------------------
+# The feasible path --------------------------------------------------------------------------------
 
 
 def start(name: str) -> Tensor:
@@ -109,9 +120,12 @@ def start(name: str) -> Tensor:
 
 
 def path(name: str, method: LevelConstrained, steps: int) -> tuple[Tensor, Tensor, Any]:
-    """Largest c after every step (steps,), the last point and the last state, with exact estimates."""
+    """Largest c after every step (steps,), the last point and the last state, with exact
+    estimates."""
     problem, x, largest = KNOWN[name], start(name), []
-    sample = defaults.sample(problem, ONE, ONE, torch.zeros(problem.m * (defaults.N + 1) + defaults.N, dtype=F64))
+    sample = defaults.sample(
+        problem, ONE, ONE, torch.zeros(problem.m * (defaults.N + 1) + defaults.N, dtype=F64)
+    )
     assert problem.at(x).c.max() < 0
     state = method.init(x, problem.m, sample(x))
     for _ in range(steps):
@@ -123,8 +137,11 @@ def path(name: str, method: LevelConstrained, steps: int) -> tuple[Tensor, Tenso
 
 @pytest.mark.parametrize("name", ["P1", "P2", "P3", "P4"])
 @pytest.mark.parametrize("level", [Power(0.5, 1.0), 0.0])
-def test_every_iterate_is_feasible_and_the_last_is_the_solution(name: str, level: float | Power) -> None:
-    """With levels that fall as 1/k the distance to the solution does; with 0 it does not wait for them."""
+def test_every_iterate_is_feasible_and_the_last_is_the_solution(
+    name: str, level: float | Power
+) -> None:
+    """With levels that fall as 1/k the distance to the solution does; with 0 it does not wait for
+    them."""
     largest, x, state = path(name, LevelConstrained(exact=True, tau=0.5, level=level), 150)
     problem = KNOWN[name]
     assert largest.max() <= (1e-13 if level == 0.0 else 0)
@@ -145,7 +162,8 @@ def test_a_shorter_step_is_feasible_too() -> None:
 
 
 def test_a_curvature_that_is_too_small_leaves_the_feasible_set() -> None:
-    """The first step of exact=True; every step with mini-batches, which measure no curvature. And both come back."""
+    """The first step of exact=True; every step with mini-batches, which measure no curvature. And
+    both come back."""
     small = path("P2", LevelConstrained(exact=True, tau=1.0, L=0.01), 60)[0]
     assert small[0] > 0.05
     assert small[5:].max() <= 0
@@ -156,13 +174,17 @@ def test_a_curvature_that_is_too_small_leaves_the_feasible_set() -> None:
 
 def test_a_curvature_that_is_too_large_hardly_moves() -> None:
     given = {"average": 1.0, "z": 0.0, "level": 0.0, "tau": 1.0}
-    away = {L: float((path("P2", LevelConstrained(L=L, **given), 60)[1] - KNOWN["P2"].x).norm()) for L in (1.0, 1e5)}
+    away = {
+        L: float((path("P2", LevelConstrained(L=L, **given), 60)[1] - KNOWN["P2"].x).norm())
+        for L in (1.0, 1e5)
+    }
     assert away[1.0] < 1e-6
     assert away[1e5] > 0.5
 
 
 def test_constraints_with_kinks_are_not_kept() -> None:
-    """P5, c = max_i x_i - b: across a kink the Jacobian jumps, and no measured curvature bounds c."""
+    """P5, c = max_i x_i - b: across a kink the Jacobian jumps, and no measured curvature bounds
+    c."""
     largest, x, _ = path("P5", LevelConstrained(exact=True, tau=0.5), 150)
     assert largest.max() > 0.01
     assert (x - KNOWN["P5"].x).norm() > 0.05
@@ -189,14 +211,17 @@ def test_a_net_keeps_its_bound_on_all_examples_from_a_last_layer_of_0(bound: flo
     assert values(x)[0] < 0.56  # log 2 at the start
 
 
-# Starts ---------------------------------------------------------------------------------------------------------------
+# Starts -------------------------------------------------------------------------------------------
 
 
 def test_an_infeasible_start_is_a_sentence_and_led_back(caplog: pytest.LogCaptureFixture) -> None:
     problem, sampler, x0 = classification(bound=0.005)
-    result = run(problem, LevelConstrained(), sampler.seeded(0), 3 * x0[:1], 200, compile=False).result()
-    assert "LevelConstrained keeps a feasible path from a start with c < 0, and the first mini-batch of run 0" in (
-        caplog.text
+    result = run(
+        problem, LevelConstrained(), sampler.seeded(0), 3 * x0[:1], 200, compile=False
+    ).result()
+    assert (
+        "LevelConstrained keeps a feasible path from a start with c < 0, and the first mini-batch"
+        " of run 0" in (caplog.text)
     )
     assert 'initial_points(..., feasible="zero-last-layer")' in caplog.text
     examples = torch.arange(problem.data.rows)
@@ -217,9 +242,13 @@ def test_a_loop_warns_of_an_infeasible_start(recwarn: pytest.WarningsRecorder) -
     for prepared in (zero_last_layer, lambda model: model):
         torch.manual_seed(0)
         model = prepared(network().double())
-        fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=1e-4), LevelConstrained())
+        fair = Constrained(
+            model, constraints.pairwise_loss_parity(2, bound=1e-4), LevelConstrained()
+        )
         fair.backward_closure(
-            lambda size, model=model: MiniBatch(bce(model(data.X).squeeze(-1), data.y), data.groups["group"])
+            lambda size, model=model: MiniBatch(
+                bce(model(data.X).squeeze(-1), data.y), data.groups["group"]
+            )
         )
         said.append([str(w.message) for w in recwarn.list if "feasible path" in str(w.message)])
     assert said[0] == []

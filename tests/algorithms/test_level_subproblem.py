@@ -1,4 +1,5 @@
-"""The subproblem of moving balls against Clarabel, by its optimality conditions, and on degenerate instances."""
+"""The subproblem of moving balls against Clarabel, by its optimality conditions, and on degenerate
+instances."""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ F64 = torch.float64
 
 
 def instance(seed: int) -> MovingBalls:
-    """0 is strictly within the levels; the gradient is long enough to make several of them active."""
+    """0 is strictly within the levels; the gradient is long enough to make several of them
+    active."""
     rng = np.random.default_rng(seed)
     m, n = (1, 2, 3, 6, 12)[seed % 5], 8
     gamma = float(10 ** rng.uniform(-1, 1))
-    return MovingBalls(3 * rng.normal(size=n), -rng.random(m), rng.normal(size=(m, n)), 2 * rng.random(m), gamma)
+    return MovingBalls(
+        3 * rng.normal(size=n), -rng.random(m), rng.normal(size=(m, n)), 2 * rng.random(m), gamma
+    )
 
 
 def scaled_rows(one: MovingBalls, seed: int) -> MovingBalls:
@@ -32,8 +36,12 @@ def scaled_rows(one: MovingBalls, seed: int) -> MovingBalls:
 
 KINDS: dict[str, Callable[[MovingBalls, int], MovingBalls]] = {
     "plain": lambda one, seed: one,
-    "pairs": lambda one, seed: one._replace(h=np.r_[one.h, 2 * one.h], J=np.r_[one.J, -one.J], L=np.r_[one.L, one.L]),
-    "duplicates": lambda one, seed: one._replace(h=np.r_[one.h, one.h], J=np.r_[one.J, one.J], L=np.r_[one.L, one.L]),
+    "pairs": lambda one, seed: one._replace(
+        h=np.r_[one.h, 2 * one.h], J=np.r_[one.J, -one.J], L=np.r_[one.L, one.L]
+    ),
+    "duplicates": lambda one, seed: one._replace(
+        h=np.r_[one.h, one.h], J=np.r_[one.J, one.J], L=np.r_[one.L, one.L]
+    ),
     "rank 1": lambda one, seed: one._replace(J=np.outer(one.J[:, 0], one.g / 3)),
     "scaled rows": scaled_rows,
     "long gradient": lambda one, seed: one._replace(g=1e5 * one.g),
@@ -50,7 +58,8 @@ def test_it_is_the_solution_and_within_the_levels(kind: str) -> None:
         out, oracle = one.solved(), one.by_clarabel()
         d = out.d.numpy()
         scale = np.abs(one.g) @ np.abs(oracle) + one.gamma / 2 * oracle @ oracle
-        assert abs(one.value(d) - one.value(oracle)) <= 1e-7 * scale  # Clarabel's accuracy; what follows is sharper
+        # Clarabel's accuracy; what follows is sharper
+        assert abs(one.value(d) - one.value(oracle)) <= 1e-7 * scale
         assert (one.q(d) <= 3e-13 * one.size(d)).all()
         assert abs(float(out.gap)) <= 1e-10 * scale
         # w d = -(g + J'y), y >= 0, and y_i = 0 where q_i < 0
@@ -62,8 +71,11 @@ def test_it_is_the_solution_and_within_the_levels(kind: str) -> None:
 
 
 def test_one_constraint_is_a_quadratic_equation() -> None:
-    """min -d + d^2/2 s.t. -1/2 + d + 3/2 d^2 <= 0 in one dimension: d = 1/3; and its multiplier 1 - d = y (1 + 3 d)."""
-    out = MovingBalls(np.array([-1.0]), np.array([-0.5]), np.array([[1.0]]), np.array([3.0]), 1.0).solved()
+    """min -d + d^2/2 s.t. -1/2 + d + 3/2 d^2 <= 0 in one dimension: d = 1/3; and its multiplier 1 -
+    d = y (1 + 3 d)."""
+    out = MovingBalls(
+        np.array([-1.0]), np.array([-0.5]), np.array([[1.0]]), np.array([3.0]), 1.0
+    ).solved()
     assert out.d.tolist() == pytest.approx([1 / 3], abs=1e-14)
     assert out.multipliers.tolist() == pytest.approx([1 / 3], abs=1e-12)
 
@@ -77,7 +89,8 @@ def test_inside_the_levels_it_is_the_gradient_step() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "pairs", "rank 1", "linear"])
 def test_outside_the_levels_it_minimizes_the_softened_problem(kind: str) -> None:
-    """That is strongly convex, so that its stationary point is the minimizer: y_i = [q_i]_+ / s_i."""
+    """That is strongly convex, so that its stationary point is the minimizer: y_i = [q_i]_+ /
+    s_i."""
     for seed in range(20):
         one = KINDS[kind](instance(seed), seed)
         one = one._replace(h=one.h + 0.8)
@@ -86,21 +99,29 @@ def test_outside_the_levels_it_minimizes_the_softened_problem(kind: str) -> None
         out = one.solved()
         d, y = out.d.numpy(), out.multipliers.numpy()
         square = (one.J**2).sum(1)
-        share = min(1.0, (np.maximum(one.h, 0) / np.sqrt(square)).max() * one.gamma / np.linalg.norm(one.g))
+        share = min(
+            1.0, (np.maximum(one.h, 0) / np.sqrt(square)).max() * one.gamma / np.linalg.norm(one.g)
+        )
         s = SOFT * share * np.maximum(square, 1e-6 * square.max()) / one.gamma
-        assert np.allclose((one.gamma + one.L @ y) * d, -(one.g + one.J.T @ y), rtol=0, atol=1e-7 * (1 + y.max()))
+        assert np.allclose(
+            (one.gamma + one.L @ y) * d, -(one.g + one.J.T @ y), rtol=0, atol=1e-7 * (1 + y.max())
+        )
         assert np.allclose(s * y, np.maximum(one.q(d), 0), rtol=0, atol=1e-9 * one.size(d).max())
 
 
 def test_a_violated_constraint_that_can_be_met_nearly_is() -> None:
-    one = MovingBalls(np.array([1.0, 1.0]), np.array([0.5]), np.array([[1.0, 0.0]]), np.array([0.5]), 1.0)
+    one = MovingBalls(
+        np.array([1.0, 1.0]), np.array([0.5]), np.array([[1.0, 0.0]]), np.array([0.5]), 1.0
+    )
     d = one.solved().d.numpy()
     assert 0 <= one.q(d)[0] < 0.01
 
 
 def test_paired_levels_that_contradict_each_other_leave_the_least_violation() -> None:
     """d <= -1 and -d <= -1, without an objective: d = 0, and both are violated by 1."""
-    one = MovingBalls(np.zeros(2), np.ones(2), np.array([[1.0, 0.0], [-1.0, 0.0]]), np.zeros(2), 1.0)
+    one = MovingBalls(
+        np.zeros(2), np.ones(2), np.array([[1.0, 0.0], [-1.0, 0.0]]), np.zeros(2), 1.0
+    )
     out = one.solved()
     assert out.d.abs().max() < 1e-9
     assert float(out.violation) == pytest.approx(1.0)
@@ -108,7 +129,9 @@ def test_paired_levels_that_contradict_each_other_leave_the_least_violation() ->
 
 def stack(size: int = 6, m: int = 3, n: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     draw = torch.Generator().manual_seed(0)
-    g, c, J = (torch.randn(size, *shape, dtype=F64, generator=draw) for shape in ((n,), (m,), (m, n)))
+    g, c, J = (
+        torch.randn(size, *shape, dtype=F64, generator=draw) for shape in ((n,), (m,), (m, n))
+    )
     return 3 * g, c - 0.5, J, torch.rand(size, m, dtype=F64, generator=draw)
 
 
@@ -143,7 +166,9 @@ def test_float32_is_solved_in_float64_and_rounded() -> None:
 
 def test_bad_arguments_are_sentences() -> None:
     g, c, J, _ = stack()
-    with pytest.raises(ValueError, match=r"g needs shape \(\.\.\., n\), c .* and J .* got \(6, 5\), \(6, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"g needs shape \(\.\.\., n\), c .* and J .* got \(6, 5\), \(6, 2\)"
+    ):
         level_direction(g, c[:, :2], J, gamma=1.0, L=1.0, level=0.0)
     with pytest.raises(ValueError, match=r"gamma must be positive, got 0\.0"):
         level_direction(g, c, J, gamma=0.0, L=1.0, level=0.0)

@@ -20,7 +20,9 @@ F64 = torch.float64
 def test_steps(nu: float) -> None:
     functions, samples, x = draws(8, seed=1)
     equal, eta = np.array([True, False, False]), np.array([0.3, 0.2, 0.4])
-    method = NuPI(tau=Linear(0.1, 8, 0.5), eta=tuple(eta.tolist()), kp=1.5, ki=0.8, nu=nu, y_max=0.7)
+    method = NuPI(
+        tau=Linear(0.1, 8, 0.5), eta=tuple(eta.tolist()), kp=1.5, ki=0.8, nu=nu, y_max=0.7
+    )
     point = torch.tensor(x)
     state = method.init(point, 3, None, torch.tensor(equal))
     y, xi, capped = np.zeros(3), np.zeros(3), 0
@@ -28,7 +30,9 @@ def test_steps(nu: float) -> None:
         d, state = method.update(point, state, Draw.of(samples[k]))
         point = point + d
         c = functions[k].c(x)
-        x = x - 0.1 * (1 - 0.5 * k / 8) * (functions[k].gradient(x) + functions[k].jacobian(x).T @ y)
+        x = x - 0.1 * (1 - 0.5 * k / 8) * (
+            functions[k].gradient(x) + functions[k].jacobian(x).T @ y
+        )
         before, xi = xi, nu * xi + (1 - nu) * c
         y = y + eta * (0.8 * c + 1.5 * (xi - before))
         y = np.clip(np.where(equal, y, np.maximum(y, 0)), -0.7, 0.7)
@@ -43,7 +47,10 @@ def test_steps(nu: float) -> None:
 def test_without_its_proportional_part_it_is_descent_ascent() -> None:
     _, samples, x = draws(6)
     ours, theirs = NuPI(tau=0.05, eta=0.3, kp=0.0), DescentAscent(tau=0.05, eta=0.3)
-    points, states = [torch.tensor(x)] * 2, [method.init(torch.tensor(x), 3) for method in (ours, theirs)]
+    points, states = (
+        [torch.tensor(x)] * 2,
+        [method.init(torch.tensor(x), 3) for method in (ours, theirs)],
+    )
     for sample in samples:
         for i, method in enumerate((ours, theirs)):
             d, states[i] = method.update(points[i], states[i], Draw.of(sample))  # type: ignore[call-overload]
@@ -53,7 +60,8 @@ def test_without_its_proportional_part_it_is_descent_ascent() -> None:
 
 
 def test_on_equalities_it_is_the_lagged_augmented_lagrangian() -> None:
-    """nu = 0: penalty eta K_P, dual step eta K_I, to rounding; on inequalities the projection tells them apart."""
+    """nu = 0: penalty eta K_P, dual step eta K_I, to rounding; on inequalities the projection tells
+    them apart."""
     eta, kp, ki = 0.1, 3.0, 0.5
     pi = NuPI(tau=0.02, eta=eta, kp=kp, ki=ki, nu=0.0)
     alm = SSLALM(tau=0.02, eta=eta * ki, rho=eta * kp, mu=0.0, samples=1, lag=True)
@@ -81,9 +89,14 @@ def test_cooper_s_optimizer_moves_the_multipliers_alike(nu: float) -> None:
     method = NuPI(tau=0.02, eta=0.2, kp=2.0, ki=0.7, nu=nu)
     theirs = torch.nn.Parameter(torch.zeros(3, dtype=F64))
     optimizer = cooper.optim.nuPI(
-        [theirs], lr=0.2, Kp=torch.tensor(2.0, dtype=F64), Ki=torch.tensor(0.7, dtype=F64), ema_nu=nu, maximize=True,
+        [theirs],
+        lr=0.2,
+        Kp=torch.tensor(2.0, dtype=F64),
+        Ki=torch.tensor(0.7, dtype=F64),
+        ema_nu=nu,
+        maximize=True,
         init_type=cooper.optim.nuPIInitType.ZEROS,
-    )  # fmt: skip
+    )
     point = torch.tensor(x)
     state, projected = method.init(point, 3), False
     for sample in samples:

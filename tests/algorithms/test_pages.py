@@ -1,4 +1,5 @@
-"""docs/reference/algorithms/ has a page for every method that is as new as its file; the table of all is complete."""
+"""docs/reference/algorithms/ has a page for every method that is as new as its file; the table of
+all is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""PHR-ALM: its steps against the equations in numpy, the classical method in it, the resilient form and its biases."""
+"""PHR-ALM: its steps against the equations in numpy, the classical method in it, the resilient form
+and its biases."""
 
 from __future__ import annotations
 
@@ -35,9 +36,15 @@ def test_steps(lag: bool, second: bool, resilient: float) -> None:
     equal, eta = np.array([True, False, False]), np.array([0.3, 0.3, 0.7])
     rho, a, y_max = 0.5, 0.4, 0.25  # a gain below 1 and one that is cut at 1
     method = PHRALM(
-        tau=Linear(0.1, 8, 0.5), eta=(0.3, 0.3, 0.7), rho=rho, a=a, y_max=y_max, resilient=resilient, lag=lag,
+        tau=Linear(0.1, 8, 0.5),
+        eta=(0.3, 0.3, 0.7),
+        rho=rho,
+        a=a,
+        y_max=y_max,
+        resilient=resilient,
+        lag=lag,
         second=second,
-    )  # fmt: skip
+    )
     assert (method.draws, method.evaluates) == ((2, ("fc", "c")) if second else (1, ("fc",)))
     point = torch.tensor(x)
     state = method.init(point, 3, None, torch.tensor(equal))
@@ -87,7 +94,8 @@ def test_without_a_penalty_it_is_descent_ascent(eta: Any) -> None:
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 4.0])
 def test_the_resilient_form(alpha: float) -> None:
-    """F = (x-2)^2/2, C = x - 1: y* = alpha/(1+alpha), relaxed by y*/alpha = 1/(1+alpha), x* = 2 - y*."""
+    """F = (x-2)^2/2, C = x - 1: y* = alpha/(1+alpha), relaxed by y*/alpha = 1/(1+alpha), x* = 2 -
+    y*."""
     sample = Sample.of(lambda x: (0.5 * (x - 2) @ (x - 2), x - 1))
     x, state = path(PHRALM(resilient=alpha), [sample] * 3000, torch.zeros(1, dtype=F64), 1)
     y = alpha / (1 + alpha)
@@ -111,7 +119,8 @@ def test_the_penalty_is_stable_below_its_limit(lag: bool, limit: float) -> None:
 
 
 def jensen(rho: float, sd: float) -> float:
-    """x of F = (x-2)^2/2, C = x - 1 where w = y, with noise of this sd in w's value: E [y + rho (c + e)]_+ = y."""
+    """x of F = (x-2)^2/2, C = x - 1 where w = y, with noise of this sd in w's value: E [y + rho (c
+    + e)]_+ = y."""
     low, high = 0.0, 2.0
     for _ in range(60):
         y = (low + high) / 2
@@ -141,7 +150,9 @@ def test_the_bias_of_the_positive_part(a: float) -> None:
     x = torch.ones(256, 1, dtype=F64)
     state, mean = torch.func.vmap(lambda x: method.init(x, 1))(x), torch.zeros(256, 1, dtype=F64)
     for k in range(4000):
-        x, state = torch.func.vmap(step)(x, state, torch.randn(256, 1, dtype=F64, generator=generator))
+        x, state = torch.func.vmap(step)(
+            x, state, torch.randn(256, 1, dtype=F64, generator=generator)
+        )
         mean += x / 2000 if k >= 2000 else 0
     assert mean.std() / 16 < 0.005
     assert float(mean.mean()) == pytest.approx(jensen(rho, sqrt(a / (2 - a))), abs=0.02)

@@ -12,7 +12,15 @@ from own_method import Optimistic
 from torch import Tensor, nn
 
 from fairbound import MultiplierMethod, Sampler, run
-from fairbound.algorithms import PHRALM, SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient, primal
+from fairbound.algorithms import (
+    PHRALM,
+    SGD,
+    SSLALM,
+    DescentAscent,
+    StochasticGhost,
+    SwitchingSubgradient,
+    primal,
+)
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Draw, Iterate, Primal, Sample, inner, main_draw
 from fairbound.training.hyperparams import with_hyperparams
@@ -20,13 +28,19 @@ from fairbound.training.hyperparams import with_hyperparams
 F64 = torch.float64
 OPTIMIZERS: dict[str, tuple[Primal, Callable[[list[Tensor]], torch.optim.Optimizer]]] = {
     "SGD": (primal.SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
-    "momentum": (primal.SGD(lr=0.03, momentum=0.8), lambda p: torch.optim.SGD(p, lr=0.03, momentum=0.8)),
+    "momentum": (
+        primal.SGD(lr=0.03, momentum=0.8),
+        lambda p: torch.optim.SGD(p, lr=0.03, momentum=0.8),
+    ),
     "Adam": (primal.Adam(lr=0.02), lambda p: torch.optim.Adam(p, lr=0.02)),
     "Adam, own numbers": (
         primal.Adam(lr=0.05, b1=0.7, b2=0.95, eps=0.01),
         lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.7, 0.95), eps=0.01),
     ),
-    "Adam, no memory": (primal.Adam(lr=0.05, b1=0.0, b2=0.0), lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.0, 0.0))),
+    "Adam, no memory": (
+        primal.Adam(lr=0.05, b1=0.0, b2=0.0),
+        lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.0, 0.0)),
+    ),
 }
 every_primal = pytest.mark.parametrize(("ours", "make"), OPTIMIZERS.values(), ids=OPTIMIZERS)
 MULTIPLIER_METHODS: dict[str, MultiplierMethod[Any]] = {
@@ -37,7 +51,9 @@ MULTIPLIER_METHODS: dict[str, MultiplierMethod[Any]] = {
     "PHRALM, second draw": PHRALM(second=True, lag=False),
     "a user's own": Optimistic(),
 }
-every_multiplier_method = pytest.mark.parametrize("method", MULTIPLIER_METHODS.values(), ids=MULTIPLIER_METHODS)
+every_multiplier_method = pytest.mark.parametrize(
+    "method", MULTIPLIER_METHODS.values(), ids=MULTIPLIER_METHODS
+)
 
 
 def gradients(steps: int = 40, n: int = 5) -> Tensor:
@@ -56,7 +72,7 @@ def path(ours: Any, steps: Tensor) -> Tensor:
     return torch.stack(points)
 
 
-# Directly -------------------------------------------------------------------------------------------------------------
+# Directly -----------------------------------------------------------------------------------------
 
 
 @every_primal
@@ -72,7 +88,9 @@ def test_it_is_torch_s_step_by_step(ours: Primal, make: Any) -> None:
 @pytest.mark.parametrize("build", [primal.SGD, primal.Adam])
 def test_a_schedule_is_torch_s_own(build: Any) -> None:
     parameter = nn.Parameter(torch.zeros(5, dtype=F64))
-    optimizer = {primal.SGD: torch.optim.SGD, primal.Adam: torch.optim.Adam}[build]([parameter], lr=0.2)
+    optimizer = {primal.SGD: torch.optim.SGD, primal.Adam: torch.optim.Adam}[build](
+        [parameter], lr=0.2
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (k + 1) ** -0.5)
     for g, x in zip(gradients(), path(build(lr=InverseSqrt(0.2)), gradients()), strict=True):
         parameter.grad = g.clone()
@@ -85,7 +103,10 @@ def test_a_schedule_is_torch_s_own(build: Any) -> None:
     ("ours", "numbers"),
     [
         (primal.SGD(momentum=0.5), {"lr": (0.1, 0.02), "momentum": (0.9, 0.0)}),
-        (primal.Adam(), {"lr": (0.1, 0.02), "b1": (0.5, 0.0), "b2": (0.9, 0.99), "eps": (1e-8, 0.1)}),
+        (
+            primal.Adam(),
+            {"lr": (0.1, 0.02), "b1": (0.5, 0.0), "b2": (0.9, 0.99), "eps": (1e-8, 0.1)},
+        ),
     ],
 )
 def test_numbers_stack(ours: Any, numbers: dict[str, tuple[float, float]]) -> None:
@@ -113,16 +134,21 @@ def test_float32_stays_float32() -> None:
         (primal.Adam, {"eps": 0.0}, r"Adam: eps must be a finite number > 0, got 0\.0"),
     ],
 )
-def test_a_number_out_of_range_is_named(build: Any, settings: dict[str, float], sentence: str) -> None:
+def test_a_number_out_of_range_is_named(
+    build: Any, settings: dict[str, float], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         build(**settings)
 
 
-# Through `run` --------------------------------------------------------------------------------------------------------
+# Through `run` ------------------------------------------------------------------------------------
 
 
-def by_hand(method: MultiplierMethod[Any], sampler: Sampler, x0: Tensor, make: Any, steps: int) -> Iterator[Tensor]:
-    """The same steps with `start`, `step` and torch's optimizer; a smoothed x is pulled to its old mean."""
+def by_hand(
+    method: MultiplierMethod[Any], sampler: Sampler, x0: Tensor, make: Any, steps: int
+) -> Iterator[Tensor]:
+    """The same steps with `start`, `step` and torch's optimizer; a smoothed x is pulled to its old
+    mean."""
     problem = classification()[0]
     source, parameter = problem.source(sampler), nn.Parameter(x0.clone())
     optimizer, z = make([parameter]), x0
@@ -143,7 +169,9 @@ def by_hand(method: MultiplierMethod[Any], sampler: Sampler, x0: Tensor, make: A
 
 @every_primal
 @every_multiplier_method
-def test_a_run_is_torch_s_step_by_step(method: MultiplierMethod[Any], ours: Primal, make: Any) -> None:
+def test_a_run_is_torch_s_step_by_step(
+    method: MultiplierMethod[Any], ours: Primal, make: Any
+) -> None:
     problem, sampler, x0 = classification()
     records = run(problem, method, sampler, x0[0], 25, primal=ours, every=1, compile=False)
     for record, x in zip(records, by_hand(method, sampler, x0[0], make, 25), strict=True):
@@ -155,7 +183,9 @@ def test_a_run_is_torch_s_step_by_step(method: MultiplierMethod[Any], ours: Prim
 def test_sgd_at_tau_is_no_primal_at_all(method: MultiplierMethod[Any]) -> None:
     problem, sampler, x0 = classification()
     without = run(problem, method, sampler, x0[0], 25, compile=False).result()
-    given = run(problem, method, sampler, x0[0], 25, primal=primal.SGD(lr=method.tau), compile=False).result()
+    given = run(
+        problem, method, sampler, x0[0], 25, primal=primal.SGD(lr=method.tau), compile=False
+    ).result()
     assert torch.equal(without.x, given.x)
     assert torch.equal(without.multipliers.nan_to_num(), given.multipliers.nan_to_num())
 
@@ -173,10 +203,14 @@ def test_runs_of_a_stack_have_primals_of_their_own(compiled: bool) -> None:
         primal.Adam(lr=0.05, b1=0.5),
     ]
     methods = [DescentAscent(eta=0.1 * (i + 1)) for i in range(6)]
-    together = run(problem, methods, sampler.seeded(*range(6)), x0[:6], 20, primal=primals, compile=compiled).result()
+    together = run(
+        problem, methods, sampler.seeded(*range(6)), x0[:6], 20, primal=primals, compile=compiled
+    ).result()
     assert len(torch.unique(together.x, dim=0)) == 6
     for i, one in enumerate(primals):
-        alone = run(problem, methods[i], sampler.seeded(i)[0], x0[i], 20, primal=one, compile=False).result()
+        alone = run(
+            problem, methods[i], sampler.seeded(i)[0], x0[i], 20, primal=one, compile=False
+        ).result()
         assert (together.x[i] - alone.x[0]).abs().max() <= 1e-12
         assert (together.multipliers[i] - alone.multipliers[0]).abs().max() <= 1e-12
 
@@ -196,10 +230,21 @@ def test_one_method_with_several_rates_makes_as_many_runs() -> None:
 def test_a_method_with_a_step_of_its_own_takes_no_primal(method: Any) -> None:
     problem, sampler, x0 = classification()
     sentence = rf"{type(method).__name__} has a step of its own; primal= is for multiplier methods"
-    for methods, primals in ((method, primal.Adam()), ([DescentAscent(), method], [None, primal.SGD()])):
+    for methods, primals in (
+        (method, primal.Adam()),
+        ([DescentAscent(), method], [None, primal.SGD()]),
+    ):
         with pytest.raises(ValueError, match=sentence):
             run(problem, methods, sampler, x0[0], 5, primal=primals)
-    run(problem, [DescentAscent(), method], sampler, x0[0], 2, primal=[primal.SGD(), None], compile=False).result()
+    run(
+        problem,
+        [DescentAscent(), method],
+        sampler,
+        x0[0],
+        2,
+        primal=[primal.SGD(), None],
+        compile=False,
+    ).result()
 
 
 def test_a_skipped_step_keeps_what_the_primal_remembers() -> None:
@@ -219,7 +264,7 @@ def test_a_skipped_step_keeps_what_the_primal_remembers() -> None:
     assert all(leaf.isfinite().all() for leaf in state)
 
 
-# The state ------------------------------------------------------------------------------------------------------------
+# The state ----------------------------------------------------------------------------------------
 
 
 def test_what_is_of_the_size_of_x_is_kept_apart_from_the_method_s_state() -> None:

@@ -22,16 +22,21 @@ def test_factorial_is_the_printed_recursion() -> None:
     expected = 0.25
     for k in range(1, 12):
         expected /= math.sqrt(k)
-        assert float(Factorial(0.25).at(torch.tensor(float(k), dtype=torch.float64))) == pytest.approx(expected)
+        assert float(
+            Factorial(0.25).at(torch.tensor(float(k), dtype=torch.float64))
+        ) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("build", "named"), [
-    (lambda: InverseSqrt(-1.0), "InverseSqrt: start"),
-    (lambda: Linear(0.1, 0), "Linear: steps"),
-    (lambda: Linear(0.1, 10, 2.0), "Linear: end"),
-    (lambda: Power(0.1, float("nan")), "Power: power"),
-    (lambda: Exponential(0.1, 1.1), "Exponential: ratio"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (lambda: InverseSqrt(-1.0), "InverseSqrt: start"),
+        (lambda: Linear(0.1, 0), "Linear: steps"),
+        (lambda: Linear(0.1, 10, 2.0), "Linear: end"),
+        (lambda: Power(0.1, float("nan")), "Power: power"),
+        (lambda: Exponential(0.1, 1.1), "Exponential: ratio"),
+    ],
+)
 def test_out_of_range_is_named(build: object, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         build()

@@ -1,4 +1,5 @@
-"""What settings are refused, by every method, with a sentence that names the number; and what a setting declares."""
+"""What settings are refused, by every method, with a sentence that names the number; and what a
+setting declares."""
 
 from __future__ import annotations
 
@@ -35,9 +36,17 @@ def test_a_number_out_of_range_is_named(name: str) -> None:
         (NuPI, {"nu": 1.0}, "nu must be at least 0 and below 1, got 1"),
         (NuPI, {"y_max": 0.0}, "y_max must be a number > 0"),
         (PHRALM, {"a": 0.0}, "a must be above 0 and at most 1, got 0"),
-        (PHRALM, {"resilient": 0.0}, r"resilient must be a number > 0 \(infinity switches it off\), got 0"),
+        (
+            PHRALM,
+            {"resilient": 0.0},
+            r"resilient must be a number > 0 \(infinity switches it off\), got 0",
+        ),
         (SPBM, {"y_min": 0.0}, "y_min must be a finite number > 0, got 0"),
-        (SPBM, {"y_min": 2.0, "y_max": 1.0}, "y_min must be at most y_max, got 2 and 1; lower y_min or raise y_max"),
+        (
+            SPBM,
+            {"y_min": 2.0, "y_max": 1.0},
+            "y_min must be at most y_max, got 2 and 1; lower y_min or raise y_max",
+        ),
         (SPBM, {"p_min": 0.6, "p": 0.5}, "p_min must be at most p, got 0.6 and 0.5"),
         (SPBM, {"eta": 1.5}, "eta must be between 0 and 1, got 1.5"),
         (SPBM, {"shrink": 0.0}, "shrink must be above 0 and at most 1, got 0"),
@@ -47,7 +56,11 @@ def test_a_number_out_of_range_is_named(name: str) -> None:
         (SQPAdam, {"rho": 30.0}, "rho must be smaller than beta, got rho=30.0 and beta=20.0"),
         (SQPAdam, {"alpha": Power(0.1, 0.5), "average": -0.1}, "average must be between 0 and 1"),
         (TrackedSQP, {"rhs": "newton"}, "rhs must be one of ghost, crz, decay, got 'newton'"),
-        (TrackedSQP, {"rho": 3.0, "beta": 2.0}, "rho must be smaller than beta, got rho=3.0 and beta=2.0"),
+        (
+            TrackedSQP,
+            {"rho": 3.0, "beta": 2.0},
+            "rho must be smaller than beta, got rho=3.0 and beta=2.0",
+        ),
         (TrackedSQP, {"average": 1.5}, "average must be between 0 and 1, got 1.5"),
         (TrackedSQP, {"alpha_c": 2.0}, "alpha_c must be between 0 and 1, got 2.0"),
         (TrackedSQP, {"lam": 1.0}, "lam must be strictly between 0 and 1"),

@@ -1,4 +1,5 @@
-"""SPBM: its functions and steps against numpy, the authors' package, its limits and its documented failures."""
+"""SPBM: its functions and steps against numpy, the authors' package, its limits and its documented
+failures."""
 
 from __future__ import annotations
 
@@ -42,14 +43,26 @@ def test_the_slopes_are_those_of_the_functions(reciprocal: bool) -> None:
 
 
 @pytest.mark.parametrize("reciprocal", [False, True])
-@pytest.mark.parametrize(("adapt", "shrink", "every"), [(1.0, 1.0, 1), (0.7, 1.0, 1), (1.0, 0.6, 3), (0.9, 0.5, 2)])
+@pytest.mark.parametrize(
+    ("adapt", "shrink", "every"), [(1.0, 1.0, 1), (0.7, 1.0, 1), (1.0, 0.6, 3), (0.9, 0.5, 2)]
+)
 def test_steps(reciprocal: bool, adapt: float, shrink: float, every: int) -> None:
     functions, samples, x = draws(12, seed=2)
     eta = (0.4, 0.6, InverseSqrt(0.9))
     method = SPBM(
-        tau=Linear(0.05, 12, 0.5), eta=eta, p=0.8, adapt=adapt, shrink=shrink, every=every, p_min=0.3, t_max=1.5,
-        y_start=0.5, y_min=0.05, y_max=0.6, reciprocal=reciprocal,
-    )  # fmt: skip
+        tau=Linear(0.05, 12, 0.5),
+        eta=eta,
+        p=0.8,
+        adapt=adapt,
+        shrink=shrink,
+        every=every,
+        p_min=0.3,
+        t_max=1.5,
+        y_start=0.5,
+        y_min=0.05,
+        y_max=0.6,
+        reciprocal=reciprocal,
+    )
     point = torch.tensor(x)
     state = method.init(point, 3)
     y, p, capped, floored = np.full(3, 0.5), np.full(3, 0.8), 0, False
@@ -58,7 +71,9 @@ def test_steps(reciprocal: bool, adapt: float, shrink: float, every: int) -> Non
         point = point + d
         c = functions[k].c(x)
         w = y * slope(np.minimum(c / p, 1.5), reciprocal)
-        x = x - 0.05 * (1 - 0.5 * k / 12) * (functions[k].gradient(x) + functions[k].jacobian(x).T @ w)
+        x = x - 0.05 * (1 - 0.5 * k / 12) * (
+            functions[k].gradient(x) + functions[k].jacobian(x).T @ w
+        )
         gamma = 1 - np.array([0.4, 0.6, 0.9 / np.sqrt(k + 1)])
         y = np.clip(gamma * y + (1 - gamma) * w, 0.05, 0.6)
         p = adapt * p + (1 - adapt) * p / slope(c, reciprocal)
@@ -77,17 +92,35 @@ def test_steps(reciprocal: bool, adapt: float, shrink: float, every: int) -> Non
 @pytest.mark.parametrize("adapt", [1.0, 0.8])
 def test_the_authors_package_makes_the_same_steps(reciprocal: bool, adapt: float) -> None:
     """t_max = infinity, a constant gamma; its float32 multipliers limit the agreement."""
-    dual_optim = pytest.importorskip("humancompatible.train.dual_optim", reason="benchmarks/requirements.txt")
+    dual_optim = pytest.importorskip(
+        "humancompatible.train.dual_optim", reason="benchmarks/requirements.txt"
+    )
     _, samples, x = draws(10, seed=5)
     method = SPBM(
-        tau=0.02, eta=0.3, p=1.0, adapt=adapt, p_min=0.1, t_max=inf, y_start=0.5, y_min=1e-6, y_max=100.0,
+        tau=0.02,
+        eta=0.3,
+        p=1.0,
+        adapt=adapt,
+        p_min=0.1,
+        t_max=inf,
+        y_start=0.5,
+        y_min=1e-6,
+        y_max=100.0,
         reciprocal=reciprocal,
-    )  # fmt: skip
+    )
     theirs = dual_optim.PBM(
-        m=3, penalty_mult=adapt, gamma=0.7, penalty_update="dimin_adapt" if adapt < 1 else "const",
-        pbf="quadratic_reciprocal" if reciprocal else "quadratic_logarithmic", init_duals=0.5, init_penalties=1.0,
-        dual_range=(1e-6, 100.0), penalty_range=(0.1, 1.0), gamma_annealing=False, penalty_annealing=False,
-    )  # fmt: skip
+        m=3,
+        penalty_mult=adapt,
+        gamma=0.7,
+        penalty_update="dimin_adapt" if adapt < 1 else "const",
+        pbf="quadratic_reciprocal" if reciprocal else "quadratic_logarithmic",
+        init_duals=0.5,
+        init_penalties=1.0,
+        dual_range=(1e-6, 100.0),
+        penalty_range=(0.1, 1.0),
+        gamma_annealing=False,
+        penalty_annealing=False,
+    )
     point = torch.tensor(x)
     model = torch.tensor(x, requires_grad=True)
     state = method.init(point, 3)
@@ -95,7 +128,8 @@ def test_the_authors_package_makes_the_same_steps(reciprocal: bool, adapt: float
         e = sample(model.detach())
         jacobian = torch.cat([e.grad(f=1.0)[None], e.jac()])
 
-        # f and c with their gradients, as functions of the leaf: values of the sample, slopes of its Jacobian
+        # f and c with their gradients, as functions of the leaf: values of the sample, slopes of
+        # its Jacobian
         linear = jacobian @ (model - model.detach())
         loss, c = e.f + linear[0], (e.c + linear[1:]).float()
         theirs.forward_update(loss.float(), c).backward()
@@ -112,12 +146,15 @@ def test_the_authors_package_makes_the_same_steps(reciprocal: bool, adapt: float
 def test_what_it_declares() -> None:
     assert (SPBM().draws, SPBM().row_wise) == (1, True)
     assert not SPBM(eta=(0.1, 0.2)).row_wise
-    with pytest.raises(ValueError, match=r"SPBM is for constraints c <= 0, and 1 of 2 are equalities"):
+    with pytest.raises(
+        ValueError, match=r"SPBM is for constraints c <= 0, and 1 of 2 are equalities"
+    ):
         SPBM().init(torch.zeros(2), 2, None, torch.tensor([True, False]))
 
 
 def test_a_large_value_is_clipped() -> None:
-    """c / p = 200 at the start: the step as published is 200 times as long as the multiplier, clipped it is 3 times."""
+    """c / p = 200 at the start: the step as published is 200 times as long as the multiplier,
+    clipped it is 3 times."""
     sample = Sample.of(lambda x: (0 * x.sum(), x + 100))
     x = torch.zeros(1, dtype=F64)
     for t_max, weight in ((2.0, 3.0), (inf, 201.0)):

@@ -1,4 +1,5 @@
-"""SQP-Adam: steps against numpy, its closed form for equalities, the diagonal metric of the subproblem, accuracy."""
+"""SQP-Adam: steps against numpy, its closed form for equalities, the diagonal metric of the
+subproblem, accuracy."""
 
 from __future__ import annotations
 
@@ -20,17 +21,34 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_a_diagonal_metric_is_a_change_of_variables() -> None:
-    """d = S u with u of the problem in S g and J S: against scipy on the scaled problem, boxes included."""
-    g, c, J, scale = normal(6), normal(3, seed=1), normal(3, 6, seed=2), (0.5 * normal(6, seed=3)).exp()
+    """d = S u with u of the problem in S g and J S: against scipy on the scaled problem, boxes
+    included."""
+    g, c, J, scale = (
+        normal(6),
+        normal(3, seed=1),
+        normal(3, 6, seed=2),
+        (0.5 * normal(6, seed=3)).exp(),
+    )
     box = {"tau": 1.3, "beta": 0.9, "rho": 0.2, "lam": 0.4}
     u = ghost_direction(*(part.numpy() for part in (g * scale, c, J * scale)), **box)
     assert np.allclose(solved(g, c, J, scale=scale, **box).d, u * scale.numpy(), atol=1e-6)
 
 
 def test_for_equalities_it_is_the_closed_form() -> None:
-    """Projected stochastic momentum's d, with averages that are the mini-batch (average = 1) and kappa near 0."""
+    """Projected stochastic momentum's d, with averages that are the mini-batch (average = 1) and
+    kappa near 0."""
     functions, samples, x = draws(4, m=2)
-    method = SQPAdam(alpha=0.05, average=1.0, beta=1e6, rho=1e5, lam=1 - 1e-12, b1=0.8, b2=0.9, mu=1e-6, floor=0.0)
+    method = SQPAdam(
+        alpha=0.05,
+        average=1.0,
+        beta=1e6,
+        rho=1e5,
+        lam=1 - 1e-12,
+        b1=0.8,
+        b2=0.9,
+        mu=1e-6,
+        floor=0.0,
+    )
     point, equality = torch.tensor(x), torch.ones(2, dtype=torch.bool)
     state = method.init(point, 2, equality=equality)
     momentum, square = np.zeros(6), np.zeros(6)
@@ -49,7 +67,8 @@ def test_for_equalities_it_is_the_closed_form() -> None:
 
 @pytest.mark.parametrize("floor", [0.0, 0.3])
 def test_the_working_set_the_multipliers_and_the_floor(floor: float) -> None:
-    """One step from multipliers (.5, 0, 0) where c = (-, -, +): the first and the last are active."""
+    """One step from multipliers (.5, 0, 0) where c = (-, -, +): the first and the last are
+    active."""
     functions, _, x = draws(1, seed=5)
     q, point = functions[0], torch.tensor(x)
     q = q._replace(b=q.b + q.c(x) + np.array([0.3, 0.4, -0.2]))
@@ -70,7 +89,9 @@ def test_the_working_set_the_multipliers_and_the_floor(floor: float) -> None:
 
 
 @pytest.mark.parametrize(("floor", "longest"), [(0.1, 10.0), (0.0, 2500.0)])
-def test_an_active_constraint_that_balances_the_gradient_makes_no_long_step(floor: float, longest: float) -> None:
+def test_an_active_constraint_that_balances_the_gradient_makes_no_long_step(
+    floor: float, longest: float
+) -> None:
     """min (x - 2)^2 / 2 s.t. x <= 1 from x = 3: p = 0, so that H is sqrt(mu) or the floor."""
     method, x = SQPAdam(floor=floor, alpha=1.0), torch.full((1,), 3.0, dtype=F64)
     sample = Sample.of(lambda x: (0.5 * (x - 2).square().sum(), x - 1))

@@ -1,4 +1,5 @@
-"""SSL-ALM's step against its equations in numpy; the draws' roles, the reset and the slacks' start."""
+"""SSL-ALM's step against its equations in numpy; the draws' roles, the reset and the slacks'
+start."""
 
 from __future__ import annotations
 
@@ -15,10 +16,19 @@ ROLES = {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 1, 2)}
 
 
 def numpy_step(
-    functions: tuple[Quadratic, Quadratic, Quadratic], x: np.ndarray, state: dict, tau: float, eta: float, rho: float,
-    mu: float, beta: float, y_max: float, clamp: bool,
-) -> tuple[np.ndarray, dict]:  # fmt: skip
-    """The equations of the module's docstring; functions for the dual step, the gradient and the penalty's value."""
+    functions: tuple[Quadratic, Quadratic, Quadratic],
+    x: np.ndarray,
+    state: dict,
+    tau: float,
+    eta: float,
+    rho: float,
+    mu: float,
+    beta: float,
+    y_max: float,
+    clamp: bool,
+) -> tuple[np.ndarray, dict]:
+    """The equations of the module's docstring; functions for the dual step, the gradient and the
+    penalty's value."""
     zeta0, zeta1, zeta2 = functions
     y, s, zx, zs = state["y"], state["s"], state["zx"], state["zs"]
     y = y + eta * (zeta0.c(x) + s)
@@ -29,8 +39,12 @@ def numpy_step(
     x_next = x - tau * (zeta1.gradient(x) + zeta1.jacobian(x).T @ w + mu * (x - zx))
     s_next = np.maximum(s - tau * (w + mu * (s - zs)), 0)
     after = {
-        "y": y, "s": s_next, "zx": zx + beta * (x - zx), "zs": zs + beta * (s - zs), "resets": state["resets"] + over
-    }  # fmt: skip
+        "y": y,
+        "s": s_next,
+        "zx": zx + beta * (x - zx),
+        "zs": zs + beta * (s - zs),
+        "resets": state["resets"] + over,
+    }
     return x_next, after
 
 
@@ -39,7 +53,9 @@ def numpy_step(
 @pytest.mark.parametrize("clamp", [False, True])
 def test_steps(samples: int, mu: float, clamp: bool) -> None:
     functions, made, x = draws(5 * samples, seed=samples)
-    method = SSLALM(tau=0.05, eta=0.4, rho=1.5, mu=mu, beta=0.3, y_max=1.0, samples=samples, clamp=clamp)
+    method = SSLALM(
+        tau=0.05, eta=0.4, rho=1.5, mu=mu, beta=0.3, y_max=1.0, samples=samples, clamp=clamp
+    )
     point = torch.tensor(x)
     first = made[0](point)
     state = method.init(point, 3, first)
@@ -62,7 +78,8 @@ def test_steps(samples: int, mu: float, clamp: bool) -> None:
 
 @pytest.mark.parametrize("mu", [0.0, 2.0])
 def test_steps_with_lag(mu: float) -> None:
-    """The penalty's value is the last mini-batch's, the primal step uses the old y; an equality has no slack."""
+    """The penalty's value is the last mini-batch's, the primal step uses the old y; an equality has
+    no slack."""
     functions, made, x = draws(8, seed=4)
     equal = np.array([True, False, False])
     tau, eta, rho, beta, y_max = 0.05, 0.4, 1.5, 0.3, 1.5
@@ -80,7 +97,9 @@ def test_steps_with_lag(mu: float) -> None:
         y = y + eta * r
         if np.linalg.norm(y) >= y_max:
             y, resets = np.zeros(3), resets + 1
-        after = x - tau * (functions[k].gradient(x) + functions[k].jacobian(x).T @ w + mu * (x - zx))
+        after = x - tau * (
+            functions[k].gradient(x) + functions[k].jacobian(x).T @ w + mu * (x - zx)
+        )
         s_after = np.where(equal, 0, np.maximum(s - tau * (w + mu * (s - zs)), 0))
         zx, zs = zx + beta * (x - zx), zs + beta * (s - zs)
         x, s = after, s_after
@@ -99,16 +118,21 @@ def test_without_smoothing_no_vector_of_the_model_is_kept() -> None:
 
 @pytest.mark.parametrize("samples", [2, 3])
 def test_lag_is_for_one_mini_batch(samples: int) -> None:
-    with pytest.raises(ValueError, match=rf"samples={samples} draws more; use samples=1 with it, or lag=False"):
+    with pytest.raises(
+        ValueError, match=rf"samples={samples} draws more; use samples=1 with it, or lag=False"
+    ):
         SSLALM(samples=samples, lag=True)
 
 
 @pytest.mark.parametrize(("lag", "limit"), [(True, 1.0), (False, 2.0)])
 def test_the_penalty_is_stable_below_its_limit(lag: bool, limit: float) -> None:
-    """c = 2 x = 0, eta = 0: with a = tau rho |J|^2 the roots of z^2 - z + a = 0 (lag) or z = 1 - a decide."""
+    """c = 2 x = 0, eta = 0: with a = tau rho |J|^2 the roots of z^2 - z + a = 0 (lag) or z = 1 - a
+    decide."""
     sample = Sample.of(lambda x: (0 * x.sum(), 2 * x))
     for share in (0.9, 1.1):
-        method = SSLALM(tau=0.05, eta=0.0, rho=share * limit / (0.05 * 4), mu=0.0, samples=1, lag=lag)
+        method = SSLALM(
+            tau=0.05, eta=0.0, rho=share * limit / (0.05 * 4), mu=0.0, samples=1, lag=lag
+        )
         x = torch.ones(1, dtype=torch.float64)
         state = method.init(x, 1, None, torch.tensor([True]))
         for _ in range(200):
@@ -119,7 +143,9 @@ def test_the_penalty_is_stable_below_its_limit(lag: bool, limit: float) -> None:
 
 def test_scheduled_steps_fall() -> None:
     _, made, x = draws(2)
-    method = SSLALM(tau=Linear(0.1, 10, 0.0), eta=Linear(0.2, 10, 0.0), samples=2, slack_from_first=False)
+    method = SSLALM(
+        tau=Linear(0.1, 10, 0.0), eta=Linear(0.2, 10, 0.0), samples=2, slack_from_first=False
+    )
     point = torch.tensor(x)
     state = method.init(point, 3)
     state = state._replace(method=state.method._replace(k=torch.tensor(10.0, dtype=torch.float64)))
@@ -140,7 +166,8 @@ def test_slacks_start_at_the_first_estimate_or_at_zero() -> None:
 
 
 def test_a_strictly_feasible_optimum_is_left_alone_only_with_the_slack_started() -> None:
-    """F = x^2/2, c = x - 1, start at the solution 0: pushed to 0.37 from slack 0, never moves from slack 1."""
+    """F = x^2/2, c = x - 1, start at the solution 0: pushed to 0.37 from slack 0, never moves from
+    slack 1."""
     sample = Sample.of(lambda x: (0.5 * x @ x, x - 1))
     furthest = {}
     for from_first in (True, False):
@@ -157,7 +184,9 @@ def test_a_strictly_feasible_optimum_is_left_alone_only_with_the_slack_started()
 
 
 def test_reset_is_by_norm_not_by_component() -> None:
-    sample = Sample.of(lambda x: (x.sum() * 0, x * 0 + torch.tensor([3.0, 4.0], dtype=torch.float64)))
+    sample = Sample.of(
+        lambda x: (x.sum() * 0, x * 0 + torch.tensor([3.0, 4.0], dtype=torch.float64))
+    )
     x = torch.zeros(2, dtype=torch.float64)
     method = SSLALM(eta=1.0, y_max=5.0, samples=1)  # |(3, 4)| = 5, no component reaches it
     _, state = method.update(x, method.init(x, 2), Draw.of(sample))

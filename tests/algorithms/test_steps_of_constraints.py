@@ -18,7 +18,9 @@ from fairbound.core import Algorithm, Draw, Sample
 F64 = torch.float64
 
 
-def loop(method: Algorithm[Any], steps: int, resume_at: int | None = None) -> tuple[torch.Tensor, dict[str, float]]:
+def loop(
+    method: Algorithm[Any], steps: int, resume_at: int | None = None
+) -> tuple[torch.Tensor, dict[str, float]]:
     """`Constrained` on two groups; saved and loaded into another object after `resume_at` steps."""
     problem, _, _ = classification()
     data, generator = problem.data, torch.Generator().manual_seed(0)
@@ -42,7 +44,10 @@ def loop(method: Algorithm[Any], steps: int, resume_at: int | None = None) -> tu
 def test_equal_steps_are_one_step_bit_for_bit(build: type[Algorithm[Any]]) -> None:
     for one in (0.3, InverseSqrt(0.3)):
         problem, sampler, x0 = classification()
-        ends = [run(problem, build(eta=eta), sampler, x0[0], 30, compile=False).result() for eta in (one, (one, one))]
+        ends = [
+            run(problem, build(eta=eta), sampler, x0[0], 30, compile=False).result()
+            for eta in (one, (one, one))
+        ]
         assert torch.equal(ends[0].x, ends[1].x)
         assert torch.equal(ends[0].multipliers, ends[1].multipliers)
     extra = {"samples": 1} if build is SSLALM else {}
@@ -72,7 +77,11 @@ def test_each_constraint_has_its_step() -> None:
 
 def test_runs_with_different_steps_equal_single_ones() -> None:
     problem, sampler, x0 = classification()
-    methods = [DescentAscent(eta=(0.1, 0.4)), DescentAscent(eta=(0.1, 0.4), tau=0.1), DescentAscent(eta=0.2)]
+    methods = [
+        DescentAscent(eta=(0.1, 0.4)),
+        DescentAscent(eta=(0.1, 0.4), tau=0.1),
+        DescentAscent(eta=0.2),
+    ]
     together = run(problem, methods, sampler.seeded(0, 1, 2), x0[:3], 20, compile=False).result()
     for i, method in enumerate(methods):
         alone = run(problem, method, sampler.seeded(i)[0], x0[i], 20, compile=False).result()
@@ -80,14 +89,23 @@ def test_runs_with_different_steps_equal_single_ones() -> None:
 
 
 def test_what_is_no_step_is_named() -> None:
-    with pytest.raises(ValueError, match=r"DescentAscent: eta\[1\] must be a finite number >= 0, got -1"):
+    with pytest.raises(
+        ValueError, match=r"DescentAscent: eta\[1\] must be a finite number >= 0, got -1"
+    ):
         DescentAscent(eta=(0.1, -1))
-    with pytest.raises(TypeError, match=r"SSLALM: eta\[0\] must be a finite number >= 0 or a schedule, got None"):
+    with pytest.raises(
+        TypeError, match=r"SSLALM: eta\[0\] must be a finite number >= 0 or a schedule, got None"
+    ):
         SSLALM(eta=(None, 0.1))
-    with pytest.raises(TypeError, match=r"eta must be .* or a schedule, or a tuple with one for each constraint, got"):
+    with pytest.raises(
+        TypeError,
+        match=r"eta must be .* or a schedule, or a tuple with one for each constraint, got",
+    ):
         DescentAscent(eta=[0.1])
     sample = Sample.of(lambda x: (x.sum(), x))
     x = torch.zeros(2, dtype=F64)
     method = DescentAscent(eta=(0.1, 0.2, 0.3))
-    with pytest.raises(ValueError, match=r"3 step sizes were given for 2 constraints; give one, or a tuple of 2"):
+    with pytest.raises(
+        ValueError, match=r"3 step sizes were given for 2 constraints; give one, or a tuple of 2"
+    ):
         method.update(x, method.init(x, 2), Draw.of(sample))

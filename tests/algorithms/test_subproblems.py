@@ -21,7 +21,9 @@ from fairbound.algorithms._subproblems.nnqp import nnqp
 F64 = torch.float64
 
 
-def instance(seed: int, m: int, n: int, lead: tuple[int, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
+def instance(
+    seed: int, m: int, n: int, lead: tuple[int, ...] = ()
+) -> tuple[Tensor, Tensor, Tensor]:
     """g, c, J with every constraint violated, rows of about unit length."""
     draw = torch.Generator().manual_seed(seed)
     g = torch.randn(*lead, n, generator=draw, dtype=F64)
@@ -37,18 +39,27 @@ def hard_rho(c: Tensor, J: Tensor, part: float = 0.5) -> float:
 
 def attainable(c: Tensor, J: Tensor, rho: float) -> tuple[Tensor, Tensor]:
     """t, the violation that the box of rho leaves, and its gap."""
-    out = ghost_direction(torch.zeros_like(J[..., 0, :]), c, J, tau=1.0, beta=10 * rho, rho=rho, lam=0.5)
+    out = ghost_direction(
+        torch.zeros_like(J[..., 0, :]), c, J, tau=1.0, beta=10 * rho, rho=rho, lam=0.5
+    )
     return 2 * out.kappa - c.amax(-1).clamp_min(0), out.kappa_gap
 
 
 def sizes(g: Tensor, c: Tensor, J: Tensor, d: Tensor, tau: float) -> tuple[Tensor, Tensor]:
     """What violations and objective values are measured against."""
-    rows = c.abs().amax(-1) + torch.linalg.vector_norm(J, dim=-1).amax(-1) * torch.linalg.vector_norm(d, dim=-1)
-    return rows.clamp_min(1e-300), ((g * d).abs().sum(-1) + tau / 2 * d.square().sum(-1)).clamp_min(1e-300)
+    rows = c.abs().amax(-1) + torch.linalg.vector_norm(J, dim=-1).amax(
+        -1
+    ) * torch.linalg.vector_norm(d, dim=-1)
+    return rows.clamp_min(1e-300), ((g * d).abs().sum(-1) + tau / 2 * d.square().sum(-1)).clamp_min(
+        1e-300
+    )
 
 
-def assert_optimal(out: Direction, g: Tensor, c: Tensor, J: Tensor, tau: float, beta: float, tol: float) -> None:
-    """KKT conditions, recomputed here from the equations rather than read from the residuals alone."""
+def assert_optimal(
+    out: Direction, g: Tensor, c: Tensor, J: Tensor, tau: float, beta: float, tol: float
+) -> None:
+    """KKT conditions, recomputed here from the equations rather than read from the residuals
+    alone."""
     rows, values = sizes(g, c, J, out.d, tau)
     r = c + (J @ out.d.unsqueeze(-1)).squeeze(-1) - out.kappa.unsqueeze(-1)
     y, d = out.multipliers, out.d
@@ -58,13 +69,18 @@ def assert_optimal(out: Direction, g: Tensor, c: Tensor, J: Tensor, tau: float, 
     assert (r.amax(-1) <= tol * rows).all()
     assert ((y * r).sum(-1).abs() <= tol * (values + (y.sum(-1) * rows))).all()
     assert torch.allclose(d, (-v / tau).clamp(-beta, beta), rtol=1e-12, atol=1e-12 * beta)
-    assert torch.allclose(out.violation, r.amax(-1).clamp_min(0), rtol=0, atol=float(1e-13 * rows.max()))
+    assert torch.allclose(
+        out.violation, r.amax(-1).clamp_min(0), rtol=0, atol=float(1e-13 * rows.max())
+    )
     assert (out.gap.abs() <= tol * (values + (y.sum(-1) * rows))).all()
 
 
 def clarabel_value(g: Tensor, h: Tensor, J: Tensor, tau: float, beta: float) -> float:
     n, box = len(g), sparse.eye(len(g))
-    A, b = sparse.vstack([sparse.csc_matrix(J.numpy()), box, -box]), np.r_[h.numpy(), np.full(2 * n, beta)]
+    A, b = (
+        sparse.vstack([sparse.csc_matrix(J.numpy()), box, -box]),
+        np.r_[h.numpy(), np.full(2 * n, beta)],
+    )
     d = by_clarabel(tau * box, g.numpy(), A, b, [clarabel.NonnegativeConeT(len(b))])
     return float(g.numpy() @ d + tau / 2 * d @ d)
 
@@ -75,7 +91,9 @@ def highs_value(c: Tensor, J: Tensor, rho: float) -> float:
     A = np.hstack([J.numpy() * rho, -np.ones((m, 1))])
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     cost, bounds = np.r_[np.zeros(n), 1.0], [(-1, 1)] * n + [(0, None)]
-    return float(linprog(cost, A_ub=A, b_ub=-c.numpy(), bounds=bounds, method="highs", options=tight).fun)
+    return float(
+        linprog(cost, A_ub=A, b_ub=-c.numpy(), bounds=bounds, method="highs", options=tight).fun
+    )
 
 
 @pytest.mark.parametrize("m", [2, 5, 10, 50])
@@ -132,7 +150,11 @@ DEGENERATE: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]] = 
     "huge c": lambda g, c, J: (g, 1e6 * c, J),
     "small J": lambda g, c, J: (g, c, 1e-8 * J),
     "large J": lambda g, c, J: (g, c, 1e4 * J),
-    "row scales": lambda g, c, J: (g, c, J * torch.logspace(-3, 3, len(c), dtype=F64).unsqueeze(-1)),
+    "row scales": lambda g, c, J: (
+        g,
+        c,
+        J * torch.logspace(-3, 3, len(c), dtype=F64).unsqueeze(-1),
+    ),
     "contradiction": contradiction,
     "no gradient": lambda g, c, J: (0 * g, c, J),
 }
@@ -170,7 +192,8 @@ def test_one_constraint(beta: float, rho: float) -> None:
 
 @pytest.mark.parametrize("m", [2, 4])
 def test_batch_equals_one_by_one(m: int) -> None:
-    """Easy, clipped and hard instances share a batch, two leading dimensions, and per-instance settings."""
+    """Easy, clipped and hard instances share a batch, two leading dimensions, and per-instance
+    settings."""
     g, c, J = instance(11, m, 300, (3, 7))
     c[0] -= 0.7
     J[1, 2, 0] = -J[1, 2, 1]
@@ -182,7 +205,9 @@ def test_batch_equals_one_by_one(m: int) -> None:
     assert out.gap.shape == (3, 7)
     for i in range(3):
         for j in range(7):
-            one = ghost_direction(g[i, j], c[i, j], J[i, j], tau=1.0, beta=beta[j], rho=rho[i, 0], lam=0.5)
+            one = ghost_direction(
+                g[i, j], c[i, j], J[i, j], tau=1.0, beta=beta[j], rho=rho[i, 0], lam=0.5
+            )
             torch.testing.assert_close(out.d[i, j], one.d, rtol=0, atol=1e-12)
             torch.testing.assert_close(out.kappa[i, j], one.kappa, rtol=0, atol=1e-12)
 
@@ -209,7 +234,9 @@ def test_vmap_equals_batch(m: int) -> None:
     batch = one(g, c, J, tau)
     for a, b in zip(vmap(one)(g, c, J, tau), batch, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-    moved = vmap(one, in_dims=(1, None, 2, 0))(g.mT.contiguous(), c[0], J.movedim(0, 2).contiguous(), tau)
+    moved = vmap(one, in_dims=(1, None, 2, 0))(
+        g.mT.contiguous(), c[0], J.movedim(0, 2).contiguous(), tau
+    )
     torch.testing.assert_close(moved.d, one(g, c[0], J, tau).d, rtol=0, atol=1e-12)
     grid = vmap(lambda t: one(g, c, J, t).d)(tau)  # only a hyper-parameter is batched
     torch.testing.assert_close(grid, one(g, c, J, tau.unsqueeze(-1)).d, rtol=0, atol=1e-12)
@@ -227,7 +254,9 @@ def test_make_fx_and_compile() -> None:
     expected = step(g, c, J, tau)
     for mode in ("real", "fake"):
         traced = make_fx(vmap(step), tracing_mode=mode)(g, c, J, tau)
-        torch.testing.assert_close(traced(g + 1, c, J, tau), step(g + 1, c, J, tau), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            traced(g + 1, c, J, tau), step(g + 1, c, J, tau), rtol=0, atol=1e-12
+        )
     compiled = torch.compile(vmap(step), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(g, c, J, tau), expected, rtol=0, atol=1e-12)
 
@@ -254,7 +283,9 @@ def test_inputs_are_not_changed_and_need_no_gradient() -> None:
 @pytest.mark.parametrize(("value", "rho"), [(torch.nan, 0.01), (torch.inf, 0.4), (-torch.inf, 0.4)])
 @pytest.mark.parametrize("where", ["g", "c", "J"])
 @pytest.mark.parametrize("m", [1, 2, 4])
-def test_what_is_not_finite_stays_in_its_instance(value: float, where: str, m: int, rho: float) -> None:
+def test_what_is_not_finite_stays_in_its_instance(
+    value: float, where: str, m: int, rho: float
+) -> None:
     g, c, J = instance(43, m, 50, (5,))
     {"g": g, "c": c, "J": J[:, 0]}[where][1, -1] = value
     J[3, -1] = 0  # nothing hides behind a product with 0
@@ -271,28 +302,44 @@ def test_what_is_not_finite_stays_in_its_instance(value: float, where: str, m: i
     assert all(x.isnan().all() for x in solve(g[1], c[1], J[1]))
 
 
-NEAR = {  # g, c, J close to the solution of the outer problem: d is 1e-4 and smaller, g and y are of order 1
+# g, c, J close to the solution of the outer problem: d is 1e-4 and smaller, g and y are of order 1
+NEAR = {
     "one row": ([1.0, 1.0, 0.0], [-2.4e-4], [[-2.0002, -1.9996, 0.0]]),
     "tiny step": ([-1.0, 0.0, 0.0], [-1.2e-9], [[1.0, 0.0, 0.0]]),
     "equality": ([0.9994, 0.9994, 0.0], [-5.6e-4, 5.6e-4], [[1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]]),
-    "two rows": ([-1.9991, 4.5e-4, 0.0], [6.697e-4, 6.699e-4], [[1.0, 1.0, 0.0], [2.0009, -1.0, 0.0]]),
-    "vertex": ([-2.0, -1.0, 3e-7], [1e-7, 2e-7, -1e-7], [[1.0, 1.1, 0.0], [2.0, -1.0, 0.3], [0.0, 0.1, -1.0]]),
+    "two rows": (
+        [-1.9991, 4.5e-4, 0.0],
+        [6.697e-4, 6.699e-4],
+        [[1.0, 1.0, 0.0], [2.0009, -1.0, 0.0]],
+    ),
+    "vertex": (
+        [-2.0, -1.0, 3e-7],
+        [1e-7, 2e-7, -1e-7],
+        [[1.0, 1.1, 0.0], [2.0, -1.0, 0.3], [0.0, 0.1, -1.0]],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", NEAR)
 def test_near_a_solution_rounding_is_not_chased(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """d comes from g + J'y by cancellation, so residuals relative to d alone cannot become small."""
+    """d comes from g + J'y by cancellation, so residuals relative to d alone cannot become
+    small."""
     g, c, J = (torch.tensor(x, dtype=F64) for x in NEAR[name])
-    pad = 4 - len(c)  # rows of zeros, as in a stack of problems with different numbers of constraints
-    c, J = torch.cat([c, -torch.ones(pad, dtype=F64)]), torch.cat([J, torch.zeros(pad, 3, dtype=F64)])
+    # rows of zeros, as in a stack of problems with different numbers of constraints
+    pad = 4 - len(c)
+    c, J = (
+        torch.cat([c, -torch.ones(pad, dtype=F64)]),
+        torch.cat([J, torch.zeros(pad, 3, dtype=F64)]),
+    )
     for slow in ("box_qp._newton_step", "box_qp.interior", "kappa_lp.interior"):
         monkeypatch.setattr(f"fairbound.algorithms._subproblems.{slow}", None)  # cannot be called
     out = ghost_direction(g, c, J, tau=1.0, beta=2.0, rho=0.5, lam=0.5)
     assert_optimal(out, g, c, J, 1.0, 2.0, 1e-14)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "small integers", "few different columns", "one large column"])
+@pytest.mark.parametrize(
+    "kind", ["sparse", "small integers", "few different columns", "one large column"]
+)
 @pytest.mark.parametrize("m", [3, 6])
 def test_kappa_of_many_columns_with_ties(kind: str, m: int) -> None:
     """J'y vanishes or ties in many columns at once."""
@@ -320,7 +367,9 @@ def test_kappa_of_many_columns_with_ties(kind: str, m: int) -> None:
     part=st.sampled_from([0.1, 0.5, 0.9]),
     integers=st.booleans(),
 )
-def test_kkt_on_small_problems(seed: int, m: int, n: int, beta: float, part: float, integers: bool) -> None:
+def test_kkt_on_small_problems(
+    seed: int, m: int, n: int, beta: float, part: float, integers: bool
+) -> None:
     """Also m > n, and small integers, where rows repeat, vanish, oppose each other and tie."""
     draw = torch.Generator().manual_seed(seed)
 
@@ -340,7 +389,8 @@ def test_kkt_on_small_problems(seed: int, m: int, n: int, beta: float, part: flo
 def test_nnqp(m: int, batch: int) -> None:
     draw = torch.Generator().manual_seed(m)
     A = torch.randn(batch, m, max(1, m - batch % 3), generator=draw, dtype=F64)
-    q = (A @ torch.randn(batch, A.shape[-1], 1, generator=draw, dtype=F64)).squeeze(-1)  # in the range: bounded
+    # in the range: bounded
+    q = (A @ torch.randn(batch, A.shape[-1], 1, generator=draw, dtype=F64)).squeeze(-1)
     G = A @ A.mT
     x = nnqp(G, q)
     y = (G @ x.unsqueeze(-1)).squeeze(-1) - q
@@ -372,7 +422,11 @@ def test_nnqp_is_exact_to_rounding() -> None:
     ],
 )
 def test_errors_are_sentences(
-    g: tuple[int, ...], c: tuple[int, ...], J: tuple[int, ...], settings: dict[str, float], sentence: str
+    g: tuple[int, ...],
+    c: tuple[int, ...],
+    J: tuple[int, ...],
+    settings: dict[str, float],
+    sentence: str,
 ) -> None:
     numbers = {"tau": 1.0, "beta": 1.0, "rho": 0.5, "lam": 0.5} | settings
     with pytest.raises(ValueError, match=sentence):

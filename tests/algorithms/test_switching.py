@@ -1,4 +1,5 @@
-"""Switching subgradient's step against its equations in numpy; step rules, and the output rule's law."""
+"""Switching subgradient's step against its equations in numpy; step rules, and the output rule's
+law."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def test_steps(rule_f: str, rule_c: str, eps: float, worst_of_test: bool) -> Non
         ok = c.max() <= tolerance
         branches.add(bool(ok))
         judge = c if worst_of_test else fresh.c(x)
-        s = fresh.gradient(x) if ok else fresh.jacobian(x)[judge.argmax()]  # the gradient always from the fresh draw
+        # the gradient always from the fresh draw
+        s = fresh.gradient(x) if ok else fresh.jacobian(x)[judge.argmax()]
         step = RULES[rule_f][1](k, tolerance, s) if ok else RULES[rule_c][1](k, judge.max(), s)
         x = x - step * s
         assert np.allclose(point, x, atol=1e-10)
@@ -51,13 +53,16 @@ def constant(c: float) -> Sample:
 
 
 def run_outputs(method: SwitchingSubgradient, values: list[float], coins: np.ndarray) -> np.ndarray:
-    """The step number of the output in each replication; x moves by 1 after every step, so that it tells the step."""
+    """The step number of the output in each replication; x moves by 1 after every step, so that it
+    tells the step."""
 
     def replicate(u: torch.Tensor) -> torch.Tensor:
         x = torch.zeros(1, dtype=torch.float64)
         state = method.init(x, 1)
         for k, value in enumerate(values):
-            _, state = method.update(x, state, Draw.of(constant(value), constant(value), uniform=u[k]))
+            _, state = method.update(
+                x, state, Draw.of(constant(value), constant(value), uniform=u[k])
+            )
             x = x + 1
         return method.output(x, state)[0]
 
@@ -68,7 +73,9 @@ def run_outputs(method: SwitchingSubgradient, values: list[float], coins: np.nda
 def test_output_is_drawn_in_proportion_to_the_steps(feasible_only: bool) -> None:
     """Chi-square test of the kept iterate's law, 20,000 replications, level 1e-4."""
     values = [-1.0, 1.0, -1.0, 1.0, -1.0, -1.0]  # which steps are feasible
-    method = SwitchingSubgradient(eta_f=InverseSqrt(0.1), eta_c=0.02, eps=0.0, k0=1, feasible_only=feasible_only)
+    method = SwitchingSubgradient(
+        eta_f=InverseSqrt(0.1), eta_c=0.02, eps=0.0, k0=1, feasible_only=feasible_only
+    )
     chosen = run_outputs(method, values, np.random.default_rng(0).random((20_000, len(values))))
     weights = np.array([0.1 / np.sqrt(k + 1) if v <= 0 else 0.02 for k, v in enumerate(values)])
     weights[0] = 0  # before k0

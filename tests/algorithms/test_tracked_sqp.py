@@ -1,4 +1,5 @@
-"""Tracked SQP: averages and steps against numpy and a general solver, its right-hand sides, its accuracy with noise."""
+"""Tracked SQP: averages and steps against numpy and a general solver, its right-hand sides, its
+accuracy with noise."""
 
 from __future__ import annotations
 
@@ -50,9 +51,16 @@ def right_hand_side(rhs: str, c: np.ndarray, J: np.ndarray) -> tuple[np.ndarray,
 def test_steps(rhs: str, two: bool) -> None:
     functions, samples, x = draws(5)
     method = TrackedSQP(
-        alpha=Power(0.3, 0.6), average=Power(1.0, 0.5), least=0.55, rhs=rhs, lam=0.4, gamma=0.7, sigma=0.6,
-        alpha_c=0.8 if two else None, **BOX,
-    )  # fmt: skip
+        alpha=Power(0.3, 0.6),
+        average=Power(1.0, 0.5),
+        least=0.55,
+        rhs=rhs,
+        lam=0.4,
+        gamma=0.7,
+        sigma=0.6,
+        alpha_c=0.8 if two else None,
+        **BOX,
+    )
     point, known = torch.tensor(x), NumpyAverages(6, 3)
     state = method.init(point, 3)
     for k, (q, sample) in enumerate(zip(functions, samples, strict=True)):
@@ -69,7 +77,9 @@ def test_steps(rhs: str, two: bool) -> None:
 
 
 @pytest.mark.parametrize("least", [0.0, 0.3])
-def test_without_noise_the_average_of_linear_constraints_is_their_value_on_any_path(least: float) -> None:
+def test_without_noise_the_average_of_linear_constraints_is_their_value_on_any_path(
+    least: float,
+) -> None:
     """The test that sees a wrong correction: the accuracy on known problems hardly does."""
     generator = torch.Generator().manual_seed(0)
     A, b = (torch.randn(*shape, dtype=F64, generator=generator) for shape in ((3, 6), (3,)))
@@ -77,11 +87,15 @@ def test_without_noise_the_average_of_linear_constraints_is_their_value_on_any_p
     x, averages = torch.zeros(6, dtype=F64), Averages.start(torch.zeros(6, dtype=F64), 3, None)
     for k in range(50):
         averages, _ = averages.updated(x, sample(x), max((k + 1) ** -0.67, least))
-        assert torch.allclose(averages.c, A @ x - b, rtol=0, atol=1e-13 * float(x.abs().max() + 1) * (k + 1))
+        assert torch.allclose(
+            averages.c, A @ x - b, rtol=0, atol=1e-13 * float(x.abs().max() + 1) * (k + 1)
+        )
         x = x + torch.randn(6, dtype=F64, generator=generator)
 
 
-def groups_problem(notion: constraints.Constraint, groups: Tensor) -> tuple[Problem, Sampler, Tensor]:
+def groups_problem(
+    notion: constraints.Constraint, groups: Tensor
+) -> tuple[Problem, Sampler, Tensor]:
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(200, 3, dtype=F64, generator=generator) + 0.3 * groups[:, None]
     y = torch.randn(200, dtype=F64, generator=generator)
@@ -89,12 +103,18 @@ def groups_problem(notion: constraints.Constraint, groups: Tensor) -> tuple[Prob
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         forward, x = make_functional(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double())
-    problem = Problem(forward, lambda out, labels: (out - labels).square(), bound, Dataset(X, y, {"group": groups}))
+    problem = Problem(
+        forward,
+        lambda out, labels: (out - labels).square(),
+        bound,
+        Dataset(X, y, {"group": groups}),
+    )
     return problem, Sampler(Split.all_train(200), bound.cells, BatchSpec(8, 6)), x
 
 
 def test_gradients_of_groups_are_averaged_not_of_constraints() -> None:
-    """All pairs of 5 groups are 20 constraints and 5 rows; the averaged Jacobian is that of the constraints."""
+    """All pairs of 5 groups are 20 constraints and 5 rows; the averaged Jacobian is that of the
+    constraints."""
     groups = torch.arange(200) % 5
     problem, sampler, x = groups_problem(constraints.pairwise_loss_parity(5, bound=0.05), groups)
     method, source = TrackedSQP(), problem.source(sampler)

@@ -23,9 +23,14 @@ def people(rows: int = 3000, seed: int = 0) -> dict[str, np.ndarray]:
     y = (rng.random(rows) < np.where(race == "white", 0.4, 0.25)).astype(int)
     score = np.clip(rng.beta(2, 4, rows) + 0.25 * y, 0.01, 0.99)
     return {
-        "race": race, "sex": rng.choice(["f", "m"], rows), "y": y, "score": score, "made": (score >= 0.5).astype(int),
-        "weight": rng.uniform(0.5, 2, rows), "age": rng.integers(18, 90, rows),
-    }  # fmt: skip
+        "race": race,
+        "sex": rng.choice(["f", "m"], rows),
+        "y": y,
+        "score": score,
+        "made": (score >= 0.5).astype(int),
+        "weight": rng.uniform(0.5, 2, rows),
+        "age": rng.integers(18, 90, rows),
+    }
 
 
 def test_print_shows_groups_and_metrics() -> None:
@@ -52,7 +57,9 @@ def test_an_audit_of_scores_has_every_number() -> None:
     for group in found.groups:
         chosen = columns["race"] == group.name
         assert group.examples == chosen.sum()
-        assert group.loss.value == pytest.approx(log_loss(columns["y"][chosen], columns["score"][chosen]), rel=1e-9)
+        assert group.loss.value == pytest.approx(
+            log_loss(columns["y"][chosen], columns["score"][chosen]), rel=1e-9
+        )
         assert sum(group.counts.values()) == group.examples
         assert sum(group.histogram) == pytest.approx(1.0)
 
@@ -61,7 +68,9 @@ def test_predictions_and_scores_at_the_threshold_agree() -> None:
     columns = people()
     by = "race,sex"
     scores = audit_columns(columns, label="y", groups=by, score="score", weight="weight", draws=500)
-    made = audit_columns(columns, label="y", groups=by, prediction="made", weight="weight", draws=500)
+    made = audit_columns(
+        columns, label="y", groups=by, prediction="made", weight="weight", draws=500
+    )
     for name, measured in made.metrics.items():
         assert measured == scores.metrics[name]
     assert "w1" not in made.metrics
@@ -73,7 +82,9 @@ def test_a_higher_threshold_predicts_fewer() -> None:
     columns = people()
     by = "sex"
     rates = [
-        audit_columns(columns, label="y", groups=by, score="score", threshold=t, draws=50).groups[0].rates
+        audit_columns(columns, label="y", groups=by, score="score", threshold=t, draws=50)
+        .groups[0]
+        .rates
         for t in (0.3, 0.7)
     ]
     assert rates[0]["positive_rate"].value > rates[1]["positive_rate"].value
@@ -87,8 +98,11 @@ def test_json_holds_everything_and_no_nan() -> None:
     assert set(back["metrics"]["demographic_parity_difference"]) == {"value", "low", "high"}
     assert back["groups"]["white, f"]["rates"]["true_positive_rate"]["value"] is not None
     assert set(back["groups"]["white, f"]["counts"]) == {
-        "true_positives", "false_positives", "true_negatives", "false_negatives"
-    }  # fmt: skip
+        "true_positives",
+        "false_positives",
+        "true_negatives",
+        "false_negatives",
+    }
     assert [part["attributes"] for part in back["parts"]] == [["race"], ["sex"]]
     assert back["metrics"]["separation_reported"]["value"] is None
 
@@ -98,10 +112,14 @@ def test_text_labels_and_predictions() -> None:
     for name in ("y", "made"):
         columns[name] = np.where(columns[name], ">50K", "<=50K")
     by = "sex"
-    found = audit_columns(columns, label="y", groups=by, prediction="made", positive=">50K", draws=50)
+    found = audit_columns(
+        columns, label="y", groups=by, prediction="made", positive=">50K", draws=50
+    )
     assert found.groups[0].rates["base_rate"].value < 0.5
     columns["made"] = np.full(len(columns["y"]), "<=50K")  # nobody: still predictions
-    none = audit_columns(columns, label="y", groups=by, prediction="made", positive=">50K", draws=50)
+    none = audit_columns(
+        columns, label="y", groups=by, prediction="made", positive=">50K", draws=50
+    )
     assert none.groups[0].rates["positive_rate"].value == 0.0
     assert any("every prediction is 0" in note for note in none.notes)
 
@@ -112,7 +130,10 @@ def test_which_label_is_positive_holds_for_both() -> None:
     usual = audit_columns(columns, label="y", groups=by, prediction="made", draws=50)
     turned = audit_columns(columns, label="y", groups=by, prediction="made", positive="0", draws=50)
     assert turned.metrics["inaccuracy"].value == usual.metrics["inaccuracy"].value
-    pair = usual.groups[0].rates["true_negative_rate"].value, turned.groups[0].rates["true_positive_rate"].value
+    pair = (
+        usual.groups[0].rates["true_negative_rate"].value,
+        turned.groups[0].rates["true_positive_rate"].value,
+    )
     assert pair[0] == pair[1]
 
 
@@ -135,15 +156,30 @@ def test_rows_in_no_group_count_for_nothing() -> None:
 
 
 def test_groups_whose_levels_hold_commas() -> None:
-    columns = people() | {"race": np.array(["a", "a, b"] * 1500), "sex": np.array(["b, c", "c"] * 1500)}
+    columns = people() | {
+        "race": np.array(["a", "a, b"] * 1500),
+        "sex": np.array(["b, c", "c"] * 1500),
+    }
     found = audit_columns(columns, label="y", groups="race,sex", prediction="made", draws=50)
-    assert [group.name for group in found.groups] == ["race='a', sex='b, c'", "race='a, b', sex='c'"]
+    assert [group.name for group in found.groups] == [
+        "race='a', sex='b, c'",
+        "race='a, b', sex='c'",
+    ]
 
 
 def test_notes_on_small_groups() -> None:
-    found = audit([0, 1, 0, 1, 1], [0, 0, 0, 0, 1], predictions=[0, 1, 1, 1, 0], names=["A", "B", "C"], draws=50)
+    found = audit(
+        [0, 1, 0, 1, 1],
+        [0, 0, 0, 0, 1],
+        predictions=[0, 1, 1, 1, 0],
+        names=["A", "B", "C"],
+        draws=50,
+    )
     assert "group 'C' has no examples" in found.notes
-    assert "groups 'A' (4), 'B' (1) have fewer than 50 examples: the intervals are wide, and rough" in found.notes
+    assert (
+        "groups 'A' (4), 'B' (1) have fewer than 50 examples: the intervals are wide, and rough"
+        in found.notes
+    )
 
 
 def test_scores_that_are_no_probabilities_have_no_loss() -> None:
@@ -193,10 +229,22 @@ def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     found = audit_columns(columns, label="y", groups="race", prediction="made", draws=200)
     rates = [group.rates["false_negative_rate"].value for group in found.groups]
     assert found.metrics[own.name].value == pytest.approx(max(rates) - min(rates))
-    assert found.metrics[own.name].low <= found.metrics[own.name].value <= found.metrics[own.name].high
+    assert (
+        found.metrics[own.name].low <= found.metrics[own.name].value <= found.metrics[own.name].high
+    )
     files = {"--json": tmp_path / "a.json", "--html": tmp_path / "a.html"}
     options = [str(part) for pair in files.items() for part in pair]
-    printed = call("audit", tmp_path / "made.csv", "--label", "y", "--group", "race", "--prediction", "made", *options)
+    printed = call(
+        "audit",
+        tmp_path / "made.csv",
+        "--label",
+        "y",
+        "--group",
+        "race",
+        "--prediction",
+        "made",
+        *options,
+    )
     assert own.name in printed
     assert own.source in printed
     assert own.name in json.loads(files["--json"].read_text())["metrics"]

@@ -17,19 +17,32 @@ from browsing import browsed, needs_browser
 from fairbound._utils.drawing import DOT, INK, TITLE, svg
 from fairbound.auditing import page as audit_page
 from fairbound.auditing.audits import Audit, audit
-from fairbound.auditing.figures import MAX_GROUPS, MAX_OUTLINES, PANELS, calibration, rates, roc, scores
+from fairbound.auditing.figures import (
+    MAX_GROUPS,
+    MAX_OUTLINES,
+    PANELS,
+    calibration,
+    rates,
+    roc,
+    scores,
+)
 from fairbound.auditing.page import page, write_page
 from fairbound.auditing.text import RATE_WORDS, capital, explained, number, title, why_undefined
 from fairbound.metrics.counts import RATES
 
 NASTY = (
-    "<script>document.title='x'</script>", 'quote " and </script><b>', "$x^2$ %{y} var(--ink)", "one row, \u65e5\u672c",
+    "<script>document.title='x'</script>",
+    'quote " and </script><b>',
+    "$x^2$ %{y} var(--ink)",
+    "one row, \u65e5\u672c",
     "2018-01-01",
-)  # fmt: skip
+)
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
-def synthetic(groups: int, rows: int, *, names: tuple[str, ...] = (), scored: bool = True, **settings: Any) -> Audit:
+def synthetic(
+    groups: int, rows: int, *, names: tuple[str, ...] = (), scored: bool = True, **settings: Any
+) -> Audit:
     """An audit of made-up rows in groups of falling size and unequal rates."""
     random = np.random.default_rng(groups)
     share = 1 / np.arange(2, groups + 2)
@@ -43,13 +56,20 @@ def synthetic(groups: int, rows: int, *, names: tuple[str, ...] = (), scored: bo
 
 @pytest.fixture(scope="module")
 def crossed() -> Audit:
-    """40 intersections (copies of five groups: an audit of 40 takes seconds) and both attributes alone."""
+    """40 intersections (copies of five groups: an audit of 40 takes seconds) and both attributes
+    alone."""
     whole = synthetic(5, 3000, attributes=("race", "sex"), source="acs:OK")
     copies = tuple(
-        dataclasses.replace(group, name=f"{group.name}, copy {i}") for i in range(8) for group in whole.groups
+        dataclasses.replace(group, name=f"{group.name}, copy {i}")
+        for i in range(8)
+        for group in whole.groups
     )
-    parts = tuple(synthetic(n, 600, scored=False, attributes=(name,)) for n, name in ((5, "race"), (2, "sex")))
-    return dataclasses.replace(whole, groups=copies, reference=copies[0].name, dropped=17, parts=parts)
+    parts = tuple(
+        synthetic(n, 600, scored=False, attributes=(name,)) for n, name in ((5, "race"), (2, "sex"))
+    )
+    return dataclasses.replace(
+        whole, groups=copies, reference=copies[0].name, dropped=17, parts=parts
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +86,9 @@ def nasty() -> Audit:
     y = random.integers(0, 2, 300)
     y[0] = 0
     source = "<img src=x onerror=alert(1)>.csv"
-    return audit(y, g, scores=random.random(300), names=NASTY, attributes=("<b>",), source=source, draws=500)
+    return audit(
+        y, g, scores=random.random(300), names=NASTY, attributes=("<b>",), source=source, draws=500
+    )
 
 
 @dataclass
@@ -150,15 +172,23 @@ def test_page_names_every_metric_and_group(crossed: Audit, crossed_page: str) ->
 
 
 def test_numbers_of_the_table_are_those_of_the_audit(crossed: Audit, crossed_page: str) -> None:
-    text = [data for element, data in Read.of(crossed_page).text if data.strip() and element in ("th", "td")]
+    text = [
+        data
+        for element, data in Read.of(crossed_page).text
+        if data.strip() and element in ("th", "td")
+    ]
     found = crossed.metrics["equalized_odds_difference"]
     at = text.index(capital(explained("equalized_odds_difference")[0]))
-    assert text[at + 1 : at + 3] == [number(found.value), f"[{number(found.low)}, {number(found.high)}]"]
+    assert text[at + 1 : at + 3] == [
+        number(found.value),
+        f"[{number(found.low)}, {number(found.high)}]",
+    ]
 
 
 def test_words_of_every_rate() -> None:
     assert set(RATE_WORDS) == set(RATES)
-    for rate, (counted, among) in RATES.items():  # "of the examples with label 1, the share that is predicted 1"
+    # "of the examples with label 1, the share that is predicted 1"
+    for rate, (counted, among) in RATES.items():
         conditional = len(among) == 2
         assert RATE_WORDS[rate].startswith("of the examples") == conditional
         if conditional:
@@ -179,7 +209,17 @@ def test_text_of_the_user_stays_text(nasty: Audit) -> None:
 
 def test_figures_escape_names(nasty: Audit) -> None:
     read = Read.of(svg(rates(nasty)))
-    assert {tag for tag, _ in read.tags} <= {"svg", "g", "path", "use", "defs", "clippath", "rect", "text", "title"}
+    assert {tag for tag, _ in read.tags} <= {
+        "svg",
+        "g",
+        "path",
+        "use",
+        "defs",
+        "clippath",
+        "rect",
+        "text",
+        "title",
+    }
     titles = [data for element, data in read.text if element == "title"]
     assert all(any(words.startswith(name) for words in titles) for name in NASTY[:4])
 
@@ -187,13 +227,21 @@ def test_figures_escape_names(nasty: Audit) -> None:
 def test_rates_figure_shows_values_intervals_and_overall() -> None:
     found = synthetic(3, 600)
     drawn = rates(found)
-    assert [part.axes[0].get_title(loc="left") for part in drawn.subfigs] == [title(rate) for rate in PANELS]
+    assert [part.axes[0].get_title(loc="left") for part in drawn.subfigs] == [
+        title(rate) for rate in PANELS
+    ]
     axes = drawn.subfigs[0].axes[0]
-    wrong, right = (sum(g.counts[cell] for g in found.groups) for cell in ("false_positives", "true_negatives"))
+    wrong, right = (
+        sum(g.counts[cell] for g in found.groups) for cell in ("false_positives", "true_negatives")
+    )
     overall = wrong / (wrong + right)
     for row, group in enumerate(found.groups):
         measured = group.rates["false_positive_rate"]
-        (dot,) = (line for words, line in drawn_dots(axes).items() if words.startswith(f"{group.name}: false"))
+        (dot,) = (
+            line
+            for words, line in drawn_dots(axes).items()
+            if words.startswith(f"{group.name}: false")
+        )
         assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (pytest.approx(measured.value), row)
         assert dot.get_color() == (INK if group.name == found.reference else DOT)
         bars = [line.get_xdata() for line in axes.lines if list(line.get_ydata()) == [row, row]]
@@ -202,18 +250,30 @@ def test_rates_figure_shows_values_intervals_and_overall() -> None:
 
 
 def test_the_largest_groups_are_drawn(crossed: Audit) -> None:
-    shown = {label.get_text().replace("\n", " ") for label in rates(crossed).subfigs[0].axes[0].get_yticklabels()}
+    shown = {
+        label.get_text().replace("\n", " ")
+        for label in rates(crossed).subfigs[0].axes[0].get_yticklabels()
+    }
     assert len(shown) == MAX_GROUPS
     sizes = sorted((group.examples for group in crossed.groups), reverse=True)
-    assert min(group.examples for group in crossed.groups if group.name in shown) == sizes[MAX_GROUPS - 1]
+    assert (
+        min(group.examples for group in crossed.groups if group.name in shown)
+        == sizes[MAX_GROUPS - 1]
+    )
 
 
 def test_scores_roc_and_calibration_are_of_the_largest_groups(crossed: Audit, nasty: Audit) -> None:
     for draw in (scores, roc, calibration):
         titles = [data for element, data in Read.of(svg(draw(crossed))).text if element == "title"]
-        shown = [group for group in crossed.groups if any(words.startswith(group.name) for words in titles)]
+        shown = [
+            group
+            for group in crossed.groups
+            if any(words.startswith(group.name) for words in titles)
+        ]
         assert len(shown) == MAX_OUTLINES
-        assert min(group.examples for group in shown) >= max(g.examples for g in crossed.groups if g not in shown)
+        assert min(group.examples for group in shown) >= max(
+            g.examples for g in crossed.groups if g not in shown
+        )
     axes = scores(nasty).subfigs[0].axes[0]
     assert [patch.get_gid() for patch in axes.patches] == [
         f"{TITLE}{group.name} ({group.examples})" for group in nasty.groups if group.examples >= 50
@@ -233,26 +293,55 @@ def test_predictions_alone_have_no_scores() -> None:
 
 def test_synthetic_examples_are_called_so(crossed_page: str) -> None:
     assert "Synthetic data." not in Read.of(crossed_page).words
-    assert "Synthetic data." in Read.of(page(synthetic(2, 100, scored=False, source="synthetic:OK"))).words
+    assert (
+        "Synthetic data."
+        in Read.of(page(synthetic(2, 100, scored=False, source="synthetic:OK"))).words
+    )
 
 
 def test_weights_are_mentioned_where_counts_are_their_sums(crossed_page: str) -> None:
     assert "sums of the weights" not in crossed_page
-    html = page(audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], weights=[0.5, 2.0, 1.0, 1.0], draws=500))
+    html = page(
+        audit(
+            [1, 0, 1, 0],
+            [0, 0, 1, 1],
+            predictions=[1, 0, 0, 0],
+            weights=[0.5, 2.0, 1.0, 1.0],
+            draws=500,
+        )
+    )
     assert "sums of the weights" in html
     assert ">0.5</td>" in html
 
 
 UNDEFINED = {
-    "independence_reported": ([0, 1, 2, 2], [1, 0, 1, 0], [1, 0, 1, 0], "two groups only, and 3 are compared"),
+    "independence_reported": (
+        [0, 1, 2, 2],
+        [1, 0, 1, 0],
+        [1, 0, 1, 0],
+        "two groups only, and 3 are compared",
+    ),
     "accuracy_difference": ([0, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 0], "only one is compared"),
-    "equal_opportunity_difference": ([0, 0, 0, 1], [0, 0, 0, 1], [1, 0, 1, 0], "only '1' has a true positive rate"),
-    "separation_printed": ([0, 0, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], "no group has a true positive rate"),
+    "equal_opportunity_difference": (
+        [0, 0, 0, 1],
+        [0, 0, 0, 1],
+        [1, 0, 1, 0],
+        "only '1' has a true positive rate",
+    ),
+    "separation_printed": (
+        [0, 0, 1, 1],
+        [0, 0, 0, 0],
+        [1, 0, 1, 0],
+        "no group has a true positive rate",
+    ),
     "average_odds_difference": (
-        [0, 0, 0, 1, 2], [0, 0, 0, 1, 1], [1, 0, 1, 0, 1], "reference group '0' has no true positive rate",
+        [0, 0, 0, 1, 2],
+        [0, 0, 0, 1, 1],
+        [1, 0, 1, 0, 1],
+        "reference group '0' has no true positive rate",
     ),
     "disparate_impact": ([0, 0, 0, 1], [1, 0, 1, 1], [0, 0, 0, 1], "reference group '0' is 0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", UNDEFINED)
@@ -279,7 +368,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Audit:
     return audit([1, 0], [0, 1], predictions=[1, 0], draws=500, source="the page of \u65e5\u672c")
 
 
-def test_page_is_replaced_in_one_step(quick: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_is_replaced_in_one_step(
+    quick: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "audit.html"
     assert write_page(quick, target) == target
     assert target.read_text(encoding="utf-8") == quick.source
@@ -289,7 +380,9 @@ def test_page_is_replaced_in_one_step(quick: Audit, tmp_path: Path, monkeypatch:
 
     target.write_text("the old page")
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match=r"audit\.html cannot be written \(Permission denied\); name another file"):
+    with pytest.raises(
+        OSError, match=r"audit\.html cannot be written \(Permission denied\); name another file"
+    ):
         write_page(quick, target)
     assert target.read_text() == "the old page"
     assert list(tmp_path.iterdir()) == [target]
@@ -301,13 +394,18 @@ def test_page_of_a_file_whose_name_is_no_text(quick: Audit, tmp_path: Path) -> N
 
 
 def test_places_that_cannot_hold_a_page(quick: Audit, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for a\.html; make it, or name another"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"there is no folder .*nowhere for a\.html; make it, or name another",
+    ):
         write_page(quick, tmp_path / "nowhere" / "a.html")
     with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
         write_page(quick, tmp_path)
 
 
-def test_without_matplotlib_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"A figure needs matplotlib.*fairbound\[report\]"):
         page(synthetic(2, 50))
@@ -348,7 +446,9 @@ def seen_in_browser(html: str, folder: Path, width: int, *, dark: bool = False) 
 
 
 @needs_browser
-def test_browser_shows_every_figure_and_sorts(crossed: Audit, crossed_page: str, tmp_path: Path) -> None:
+def test_browser_shows_every_figure_and_sorts(
+    crossed: Audit, crossed_page: str, tmp_path: Path
+) -> None:
     seen = seen_in_browser(crossed_page, tmp_path, 1400)
     assert len(seen["dots"]) == 4 + 1 + 1  # the parts have no scores
     assert all(width > 100 and height > 100 for width, height in seen["sizes"])
@@ -361,7 +461,9 @@ def test_browser_shows_every_figure_and_sorts(crossed: Audit, crossed_page: str,
 
 
 @needs_browser
-def test_browser_shows_names_as_they_are_on_a_narrow_dark_screen(nasty: Audit, tmp_path: Path) -> None:
+def test_browser_shows_names_as_they_are_on_a_narrow_dark_screen(
+    nasty: Audit, tmp_path: Path
+) -> None:
     seen = seen_in_browser(page(nasty), tmp_path, 390, dark=True)
     assert seen["title"] == f"Fairness audit: {nasty.source}"
     assert seen["scroll"] <= 390

@@ -1,4 +1,5 @@
-"""What auditors ask: AUC and calibration by group, the groups behind a gap, gaps without tiny groups, two audits."""
+"""What auditors ask: AUC and calibration by group, the groups behind a gap, gaps without tiny
+groups, two audits."""
 
 from __future__ import annotations
 
@@ -39,8 +40,12 @@ def test_three_tables_beside_fairlearn_and_scikit_learn(seed: int) -> None:
     data = table(seed)
     found = audit(data["y"], data["g"], scores=data["p"], draws=50)
     made = (data["p"] >= 0.5).astype(int)
-    for name in ("demographic_parity_difference", "demographic_parity_ratio", "equalized_odds_difference",
-                 "equalized_odds_ratio"):  # fmt: skip
+    for name in (
+        "demographic_parity_difference",
+        "demographic_parity_ratio",
+        "equalized_odds_difference",
+        "equalized_odds_ratio",
+    ):
         theirs = getattr(fairlearn, name)(data["y"], made, sensitive_features=data["g"])
         assert found.metrics[name].value == theirs
     areas = {}
@@ -49,7 +54,9 @@ def test_three_tables_beside_fairlearn_and_scikit_learn(seed: int) -> None:
         areas[group.name] = roc_auc_score(data["y"][own], data["p"][own])
         assert group.auc.value == pytest.approx(areas[group.name], abs=1e-12)
         share, _ = calibration_curve(data["y"][own], data["p"][own], n_bins=10)
-        assert [one.rate.value for one in group.calibration] == pytest.approx(share.tolist(), abs=1e-12)
+        assert [one.rate.value for one in group.calibration] == pytest.approx(
+            share.tolist(), abs=1e-12
+        )
         gap = (data["p"] - data["y"])[own].mean()
         assert group.calibration_gap.value == pytest.approx(gap, abs=1e-12)
 
@@ -60,8 +67,14 @@ def test_three_tables_beside_aif360(seed: int) -> None:
     data = table(seed)
     protected = (data["g"] == "big").astype(int)
     made = (data["p"] >= 0.5).astype(int)
-    found = audit(data["y"], protected, predictions=made, names=["others", "big"], reference="big", draws=50)
-    for name in ("statistical_parity_difference", "equal_opportunity_difference", "average_odds_difference"):
+    found = audit(
+        data["y"], protected, predictions=made, names=["others", "big"], reference="big", draws=50
+    )
+    for name in (
+        "statistical_parity_difference",
+        "equal_opportunity_difference",
+        "average_odds_difference",
+    ):
         value = getattr(theirs, name)(data["y"], made, prot_attr=protected, priv_group=1)
         assert found.metrics[name].value == pytest.approx(value, abs=1e-12)
     value = theirs.disparate_impact_ratio(data["y"], made, prot_attr=protected, priv_group=1)
@@ -70,19 +83,35 @@ def test_three_tables_beside_aif360(seed: int) -> None:
 
 def test_the_groups_behind_each_gap(found: Audit) -> None:
     rates = {group.name: group.rates for group in found.groups}
-    for name, rate in (("demographic_parity_difference", "positive_rate"), ("accuracy_difference", "accuracy")):
+    for name, rate in (
+        ("demographic_parity_difference", "positive_rate"),
+        ("accuracy_difference", "accuracy"),
+    ):
         pair = found.pairs[name]
         assert pair.of == rate
-        assert pair.high_value == max(own[rate].value for own in rates.values()) == rates[pair.high][rate].value
-        assert pair.low_value == min(own[rate].value for own in rates.values()) == rates[pair.low][rate].value
+        assert (
+            pair.high_value
+            == max(own[rate].value for own in rates.values())
+            == rates[pair.high][rate].value
+        )
+        assert (
+            pair.low_value
+            == min(own[rate].value for own in rates.values())
+            == rates[pair.low][rate].value
+        )
         assert found.metrics[name].value == pytest.approx(pair.high_value - pair.low_value)
     odds = found.pairs["equalized_odds_difference"]
     counts = next(group.counts for group in found.groups if group.name == odds.high)
-    kind = ("true_positives", "false_negatives") if odds.of == "true_positive_rate" else (
-        "false_positives", "true_negatives")  # fmt: skip
+    kind = (
+        ("true_positives", "false_negatives")
+        if odds.of == "true_positive_rate"
+        else ("false_positives", "true_negatives")
+    )
     assert odds.high_examples == sum(counts[cell] for cell in kind)
     areas = {group.name: group.auc.value for group in found.groups if group.examples >= 30}
-    assert found.metrics["auc_difference"].value == pytest.approx(max(areas.values()) - min(areas.values()))
+    assert found.metrics["auc_difference"].value == pytest.approx(
+        max(areas.values()) - min(areas.values())
+    )
     assert found.pairs["auc_difference"].high == max(areas, key=areas.get)
     assert {"w1", "largest_loss_gap", "calibration_difference"} <= set(found.pairs)
 
@@ -99,16 +128,26 @@ def test_small_groups_are_listed_but_compared_with_no_other(found: Audit) -> Non
         name for name, metric in METRICS.items() if metric.groups == "reference"
     }
     for name, measured in kept.metrics.items():
-        assert measured.value == pytest.approx((found if name in everybody else alone).metrics[name].value), name
+        assert measured.value == pytest.approx(
+            (found if name in everybody else alone).metrics[name].value
+        ), name
     assert kept.pairs == alone.pairs
     assert kept.groups[2].rates == found.groups[2].rates
     assert kept.groups[2].auc == found.groups[2].auc
-    assert (kept.groups[2].against_reference, set(kept.groups[1].against_reference)) == ({}, set(ERROR_RATES))
-    assert kept.notes[0].startswith(f"group 'tiny' ({(~large).sum()}) has fewer than 50 examples (--min-size): listed")
+    assert (kept.groups[2].against_reference, set(kept.groups[1].against_reference)) == (
+        {},
+        set(ERROR_RATES),
+    )
+    assert kept.notes[0].startswith(
+        f"group 'tiny' ({(~large).sum()}) has fewer than 50 examples (--min-size): listed"
+    )
     html = page(kept)
     assert f"Not compared, with fewer than 50 examples: tiny ({(~large).sum()})" in html
     assert "Not compared" not in page(alone)
-    with pytest.raises(ValueError, match=r"the reference group 'tiny' has \d+ examples, and only groups of 50 or more"):
+    with pytest.raises(
+        ValueError,
+        match=r"the reference group 'tiny' has \d+ examples, and only groups of 50 or more",
+    ):
         audit(data["y"], data["g"], scores=data["p"], reference="tiny", min_size=50)
 
 
@@ -116,7 +155,10 @@ def test_where_too_few_groups_are_large_all_are_compared(found: Audit) -> None:
     data = table(0)
     kept = audit(data["y"], data["g"], scores=data["p"], draws=500, min_size=1_200)
     assert kept.metrics == found.metrics
-    assert "fewer than two groups have 1200 examples (--min-size), so that all groups are compared" in kept.notes
+    assert (
+        "fewer than two groups have 1200 examples (--min-size), so that all groups are compared"
+        in kept.notes
+    )
 
 
 def test_histograms_of_whole_numbers_have_one_bin_each() -> None:
@@ -138,7 +180,9 @@ def test_a_comparison_of_two_models(found: Audit) -> None:
             assert changed.value == other.metrics[name].value - found.metrics[name].value
             assert changed.low <= changed.value <= changed.high
     assert set(both.groups) == {"big", "middle", "tiny"}
-    assert both.groups["big"]["auc"].value == pytest.approx(other.groups[0].auc.value - found.groups[0].auc.value)
+    assert both.groups["big"]["auc"].value == pytest.approx(
+        other.groups[0].auc.value - found.groups[0].auc.value
+    )
     html = comparison_page(both)
     assert "old &lt;b&gt;" in html
     assert "old <b>" not in html
@@ -158,11 +202,15 @@ def test_changes_and_their_intervals() -> None:
 def test_what_cannot_be_compared(found: Audit) -> None:
     data = table(0)
     named = {"predictions": data["p"] >= 0.5, "draws": 50}
-    with pytest.raises(ValueError, match="by group and by race; compare audits of the same attributes"):
+    with pytest.raises(
+        ValueError, match="by group and by race; compare audits of the same attributes"
+    ):
         compare(found, audit(data["y"], data["g"], attributes=["race"], **named))
     with pytest.raises(ValueError, match=r"level 0.95 and 0.9; give both the same"):
         compare(found, audit(data["y"], data["g"], level=0.9, **named))
-    with pytest.raises(ValueError, match="no group is in both: first has 'big', 'middle', 'tiny', second '0'"):
+    with pytest.raises(
+        ValueError, match="no group is in both: first has 'big', 'middle', 'tiny', second '0'"
+    ):
         compare(found, audit(data["y"], np.zeros(1500, dtype=int), **named))
 
 
@@ -171,16 +219,32 @@ def test_two_models_and_two_dates_on_the_command_line(tmp_path: Path) -> None:
         data = table(seed, 400)
         rows = zip(data["y"], data["g"], data["p"].round(3), data["q"].round(3), strict=True)
         text = "".join(",".join(map(str, row)) + "\n" for row in rows)
-        (tmp_path / f"{seed}.csv").write_text("y,g,p,q\n" + (text if seed == 0 else text.replace("tiny", "new")))
-    options = [tmp_path / "0.csv", "--label", "y", "--score", "p", "--group", "g", "--html", tmp_path / "page.html"]
+        (tmp_path / f"{seed}.csv").write_text(
+            "y,g,p,q\n" + (text if seed == 0 else text.replace("tiny", "new"))
+        )
+    options = [
+        tmp_path / "0.csv",
+        "--label",
+        "y",
+        "--score",
+        "p",
+        "--group",
+        "g",
+        "--html",
+        tmp_path / "page.html",
+    ]
     printed = call("audit", *options, "--compare-column", "q", "--json", tmp_path / "a.json")
     assert "Comparison: p (first) and q (second)" in printed
     assert "Groups behind the differences" in printed
     assert all(len(line) <= 80 for line in printed.splitlines()[:-2])
     assert json.loads((tmp_path / "a.json").read_text())["names"] == ["p", "q"]
     assert "Comparison of two audits" in (tmp_path / "page.html").read_text()
-    printed = call("audit", *options, "--compare-file", tmp_path / "1.csv", "--compare-threshold", ".6")
+    printed = call(
+        "audit", *options, "--compare-file", tmp_path / "1.csv", "--compare-threshold", ".6"
+    )
     assert "Comparison: 0.csv (first) and 1.csv (second)" in printed
     assert "only in 1.csv: new" in printed
-    assert "is for the scores of --compare-column" in call("audit", *options, "--compare-threshold", ".5", code=1)
+    assert "is for the scores of --compare-column" in call(
+        "audit", *options, "--compare-threshold", ".5", code=1
+    )
     assert "there is no column 'pp'" in call("audit", *options, "--compare-column", "pp", code=1)

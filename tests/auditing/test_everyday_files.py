@@ -1,4 +1,5 @@
-"""Files as they are published: columns twice, scores of any scale, missing values, several classes, other encodings."""
+"""Files as they are published: columns twice, scores of any scale, missing values, several classes,
+other encodings."""
 
 from __future__ import annotations
 
@@ -21,11 +22,15 @@ CLASSES = ["low", "mid", "high"]
 
 
 def compas(rows: int = 600, seed: int = 0) -> list[str]:
-    """Lines like those of the published file: decile_score is there twice and the same, priors_count is not."""
+    """Lines like those of the published file: decile_score is there twice and the same,
+    priors_count is not."""
     rng = np.random.default_rng(seed)
     lines = [HEADER]
     for i in range(rows):
-        race, sex = rng.choice(["African-American", "Caucasian", "Other"]), rng.choice(["Female", "Male"])
+        race, sex = (
+            rng.choice(["African-American", "Caucasian", "Other"]),
+            rng.choice(["Female", "Male"]),
+        )
         y, priors = int(rng.random() < 0.45), int(rng.integers(0, 9))
         decile = int(np.clip(rng.integers(1, 8) + 3 * y, 1, 10))
         jail = "" if i % 7 == 0 else f"2013-08-{1 + i % 28:02} 06:03:42"
@@ -42,27 +47,53 @@ def published(tmp_path: Path) -> Path:
     return path
 
 
-def run(path: Path, *options: str, code: int = 0, label: str = "two_year_recid", group: str = "race") -> str:
+def run(
+    path: Path, *options: str, code: int = 0, label: str = "two_year_recid", group: str = "race"
+) -> str:
     scored = [] if "--prediction" in options else ["--score", "decile_score"]
     words = call("audit", path, "--label", label, "--group", group, *scored, *options, code=code)
     return " ".join(words.split())
 
 
-def test_a_file_like_the_published_one_audits_with_one_command(published: Path, tmp_path: Path) -> None:
-    printed = run(published, "--threshold", "5", "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html"))
+def test_a_file_like_the_published_one_audits_with_one_command(
+    published: Path, tmp_path: Path
+) -> None:
+    printed = run(
+        published,
+        "--threshold",
+        "5",
+        "--json",
+        str(tmp_path / "a.json"),
+        "--html",
+        str(tmp_path / "a.html"),
+    )
     assert "600 examples, 3 groups by race; scores, threshold 5" in printed
     assert "was read as latin-1" in printed
     found = json.loads((tmp_path / "a.json").read_text())
-    frame = [line.split(",") for line in "\n".join(compas()).replace('"said ""no"", then\nleft"', "x").splitlines()[1:]]
-    high = {race: np.mean([int(row[5]) >= 5 for row in frame if row[3] == race]) for race in found["groups"]}
-    rates = {race: group["rates"]["positive_rate"]["value"] for race, group in found["groups"].items()}
+    frame = [
+        line.split(",")
+        for line in "\n".join(compas()).replace('"said ""no"", then\nleft"', "x").splitlines()[1:]
+    ]
+    high = {
+        race: np.mean([int(row[5]) >= 5 for row in frame if row[3] == race])
+        for race in found["groups"]
+    }
+    rates = {
+        race: group["rates"]["positive_rate"]["value"] for race, group in found["groups"].items()
+    }
     assert rates == pytest.approx(high)
 
 
 def test_the_threshold_is_asked_for_where_scores_are_no_probabilities(published: Path) -> None:
-    assert "the default threshold 0.5 does not fit scores from 1 to 10; try --threshold 5" in run(published, code=1)
-    assert "every prediction is 1 (scores go from 1 to 10; try --threshold 5)" in run(published, "--threshold", "0.5")
-    assert "--threshold is for scores" in run(published, "--prediction", "sex", "--threshold", "5", code=1)
+    assert "the default threshold 0.5 does not fit scores from 1 to 10; try --threshold 5" in run(
+        published, code=1
+    )
+    assert "every prediction is 1 (scores go from 1 to 10; try --threshold 5)" in run(
+        published, "--threshold", "0.5"
+    )
+    assert "--threshold is for scores" in run(
+        published, "--prediction", "sex", "--threshold", "5", code=1
+    )
     with pytest.raises(ValueError, match=r"does not fit scores from -2 to 3.5; try --threshold 0"):
         audit([0, 1], [0, 1], scores=[-2.0, 3.5])
 
@@ -86,10 +117,13 @@ def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     words = run(path, "--missing", "?", label="y", code=1)
     assert (
-        "the column 'y' is missing in 1 of 84 rows (first: row 82, with the header as row 1); drop those rows" in words
+        "the column 'y' is missing in 1 of 84 rows (first: row 82, with the header as row 1); drop"
+        " those rows" in words
     )
     words = run(path, "--missing", "?", "--drop-missing", "--json", str(out), label="y")
-    assert "4 of 84 examples were dropped, with missing values (y 1, decile_score 2, race 1)" in words
+    assert (
+        "4 of 84 examples were dropped, with missing values (y 1, decile_score 2, race 1)" in words
+    )
     found = json.loads(out.read_text())
     assert (found["examples"], found["missing"]) == (80, 4)
     assert set(found["groups"]) == {"a", "b"}
@@ -101,15 +135,27 @@ def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
 
 def test_the_text_among_numbers_is_named(tmp_path: Path) -> None:
     words = run(write(tmp_path, ROWS + "1,high,a\n"), label="y", code=1)
-    assert "decile_score must hold numbers, found 'high' in 1 of 81 rows (first: row 82, with" in words
-    words = run(write(tmp_path, "y,decile_score,race\n" + "1,.5,30\n" * 3 + "0,.2,old\n"), label="y", group="race:40",
-                code=1)  # fmt: skip
-    assert "race holds text, 'old' in 1 of 4 rows (first: row 5, with the header as row 1); only numbers" in words
+    assert (
+        "decile_score must hold numbers, found 'high' in 1 of 81 rows (first: row 82, with" in words
+    )
+    words = run(
+        write(tmp_path, "y,decile_score,race\n" + "1,.5,30\n" * 3 + "0,.2,old\n"),
+        label="y",
+        group="race:40",
+        code=1,
+    )
+    assert (
+        "race holds text, 'old' in 1 of 4 rows (first: row 5, with the header as row 1); only"
+        " numbers" in words
+    )
 
 
 def test_percentages_are_numbers(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
-    for sep, scores in ((",", ("90%", "20%", "60.5%", "70%")), (";", ("90 %", "20,5 %", "60 %", "70,0%"))):
+    for sep, scores in (
+        (",", ("90%", "20%", "60.5%", "70%")),
+        (";", ("90 %", "20,5 %", "60 %", "70,0%")),
+    ):
         lines = [sep.join(row) for row in zip("1001", scores, "abab", strict=True)]
         path = write(tmp_path, "\n".join([sep.join(("y", "decile_score", "race")), *lines * 20]))
         words = run(path, "--json", str(out), label="y")
@@ -120,7 +166,9 @@ def test_percentages_are_numbers(tmp_path: Path) -> None:
     assert "found '45%' in 1 of 81 rows (first: row 82, with the header as row 1)" in words
 
 
-def test_a_small_file_does_not_unpack_to_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_file_does_not_unpack_to_all_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "some.csv.gz"
     path.write_bytes(gzip.compress(ROWS.encode()))
     assert "80 examples" in run(path, label="y")
@@ -145,15 +193,27 @@ def test_spreadsheets_are_named(tmp_path: Path, start: bytes) -> None:
 
 
 def test_census_exports_show_labels(tmp_path: Path) -> None:
-    rows = "".join(f"{i % 2},{i % 3 % 2},{1 + i % 2},{(1, 2, 9)[i % 3]},{20 + i % 50}\n" for i in range(300))
+    rows = "".join(
+        f"{i % 2},{i % 3 % 2},{1 + i % 2},{(1, 2, 9)[i % 3]},{20 + i % 50}\n" for i in range(300)
+    )
     path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows}")
-    words = run(path, "--prediction", "made", "--json", str(tmp_path / "a.json"), label="y", group="SEX,RAC1P")
+    words = run(
+        path,
+        "--prediction",
+        "made",
+        "--json",
+        str(tmp_path / "a.json"),
+        label="y",
+        group="SEX,RAC1P",
+    )
     assert "Female, Two or more races" in json.loads((tmp_path / "a.json").read_text())["groups"]
     assert "named by the labels of the American Community Survey's code book" in words
-    assert "it is defined for two groups only" in words  # the reason of an undefined metric stands in its row
+    # the reason of an undefined metric stands in its row
+    assert "it is defined for two groups only" in words
     assert "Male" in " ".join(call("groups", path, "--by", "SEX").split())
     assert "25 to < 35" in run(path, "--prediction", "made", label="y", group="AGEP")
-    path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows.replace(',9,', ',99,')}")  # no code of the survey
+    # no code of the survey
+    path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows.replace(',9,', ',99,')}")
     assert "races" not in run(path, "--prediction", "made", label="y", group="SEX,RAC1P")
     path = write(tmp_path, f"y,made,SEX,race,age\n{rows}")  # 1 and 2 may mean anything
     assert "Male" not in run(path, "--prediction", "made", label="y", group="SEX")
@@ -168,14 +228,23 @@ def test_one_class_against_the_rest() -> None:
     rng = np.random.default_rng(0)
     truth, guess, group = (rng.choice(values, 300) for values in (CLASSES, CLASSES, ["a", "b"]))
     columns = {"risk": truth, "guess": guess, "g": group, "is": (guess == "high").astype(int)}
-    plain = audit((truth == "high").astype(int), group, predictions=(guess == "high").astype(int), draws=50)
+    plain = audit(
+        (truth == "high").astype(int), group, predictions=(guess == "high").astype(int), draws=50
+    )
     for name in ("guess", "is"):
-        found = audit_columns(columns, label="risk", groups="g", prediction=name, positive="high", draws=50)
+        found = audit_columns(
+            columns, label="risk", groups="g", prediction=name, positive="high", draws=50
+        )
         assert found.metrics == plain.metrics
         assert found.notes[0] == "the label 'risk' has 3 classes: high counts as 1, all others as 0"
-    with pytest.raises(ValueError, match="not binary: 3 different values in 300 rows; name the one that counts as 1"):
+    with pytest.raises(
+        ValueError,
+        match="not binary: 3 different values in 300 rows; name the one that counts as 1",
+    ):
         audit_columns(columns, label="risk", groups="g", prediction="guess")
-    with pytest.raises(ValueError, match="no row of the column 'risk' is 'top'; it holds 'high', 'low', 'mid'"):
+    with pytest.raises(
+        ValueError, match="no row of the column 'risk' is 'top'; it holds 'high', 'low', 'mid'"
+    ):
         audit_columns(columns, label="risk", groups="g", prediction="guess", positive="top")
     columns["guess"] = np.where(guess == "low", "none", guess)
     with pytest.raises(ValueError, match="give predictions in the label's classes, or 0 and 1"):
@@ -186,6 +255,9 @@ def test_one_group_and_groups_that_are_the_label_get_a_note(tmp_path: Path) -> N
     columns = read_columns(write(tmp_path, ROWS)) | {"all": np.full(80, "x")}
     found = audit_columns(columns, label="y", groups="all", score="decile_score", draws=50)
     assert str(found).startswith("80 examples, 1 group by all\n")
-    assert found.notes[0] == "there is one group only, 'x': nothing is compared, and every gap is undefined"
+    assert (
+        found.notes[0]
+        == "there is one group only, 'x': nothing is compared, and every gap is undefined"
+    )
     found = audit_columns(columns, label="y", groups="y", score="decile_score", draws=50)
     assert found.notes[0].startswith("the group column 'y' is the label itself")

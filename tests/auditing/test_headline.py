@@ -1,4 +1,5 @@
-"""Who is flagged wrongly, who is missed wrongly: the published counts of COMPAS as numbers, sentences and screens."""
+"""Who is flagged wrongly, who is missed wrongly: the published counts of COMPAS as numbers,
+sentences and screens."""
 
 from __future__ import annotations
 
@@ -21,15 +22,26 @@ from fairbound.data.where import rows_where
 from fairbound.metrics.counts import Counts
 from fairbound.metrics.reference_gaps import reference_gaps
 
-# ProPublica 2016, two-year recidivism: race -> true negatives, false positives, false negatives, true positives
+# ProPublica 2016, two-year recidivism: race -> true negatives, false positives, false negatives,
+# true positives
 PUBLISHED = {"African-American": (990, 805, 532, 1369), "Caucasian": (1139, 349, 461, 505)}
 KNOWN = ("44.8 %", "23.5 %", "28.0 %", "47.7 %")  # 44.85, 23.45, 27.99, 47.72
-OPTIONS = ["--label", "two_year_recid", "--score", "decile_score", "--threshold", "5", "--group", "race"]
+OPTIONS = [
+    "--label",
+    "two_year_recid",
+    "--score",
+    "decile_score",
+    "--threshold",
+    "5",
+    "--group",
+    "race",
+]
 
 
 @pytest.fixture(scope="module")
 def compas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The published counts, and 18 and 32 people of two other groups who are all flagged wrongly."""
+    """The published counts, and 18 and 32 people of two other groups who are all flagged
+    wrongly."""
     lines = [
         (race, decile, label)
         for race, counts in PUBLISHED.items()
@@ -37,7 +49,9 @@ def compas(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(count)
     ]
     lines += [
-        (race, 9 - i % 9, int(i % 9 == 8)) for race, n in (("Native American", 18), ("Asian", 32)) for i in range(n)
+        (race, 9 - i % 9, int(i % 9 == 8))
+        for race, n in (("Native American", 18), ("Asian", 32))
+        for i in range(n)
     ]
     path = tmp_path_factory.mktemp("compas") / "compas.csv"
     with path.open("w", newline="") as file:
@@ -52,9 +66,15 @@ def audited(compas: Path) -> Audit:
     for name in ("decile_score", "two_year_recid"):
         columns[name] = columns[name].astype(int)
     return audit_columns(
-        columns, label="two_year_recid", score="decile_score", threshold=5, groups="race", reference="Caucasian",
-        min_size=50, source="compas.csv",
-    )  # fmt: skip
+        columns,
+        label="two_year_recid",
+        score="decile_score",
+        threshold=5,
+        groups="race",
+        reference="Caucasian",
+        min_size=50,
+        source="compas.csv",
+    )
 
 
 def test_differences_and_ratios_against_the_reference(audited: Audit) -> None:
@@ -65,7 +85,8 @@ def test_differences_and_ratios_against_the_reference(audited: Audit) -> None:
     assert missed.difference.value == pytest.approx(532 / 1901 - 461 / 966)
     assert flagged.beyond_chance
     assert missed.beyond_chance
-    # Wald's interval of the difference and Katz's of the ratio, which are right for so many examples
+    # Wald's interval of the difference and Katz's of the ratio, which are right for so many
+    # examples
     a, b = 805 / 1795, 349 / 1488
     half = 1.96 * math.sqrt(a * (1 - a) / 1795 + b * (1 - b) / 1488)
     assert flagged.difference[1:] == pytest.approx((a - b - half, a - b + half), abs=0.002)
@@ -74,22 +95,35 @@ def test_differences_and_ratios_against_the_reference(audited: Audit) -> None:
 
 
 def test_small_groups_do_not_drive_the_headline(audited: Audit) -> None:
-    assert [[group.name for group, _ in answer.lines] for answer in answers(audited)] == [[*PUBLISHED][::-1]] * 2
-    assert audited.metrics["equalized_odds_difference"].value == pytest.approx(805 / 1795 - 349 / 1488)
+    assert [[group.name for group, _ in answer.lines] for answer in answers(audited)] == [
+        [*PUBLISHED][::-1]
+    ] * 2
+    assert audited.metrics["equalized_odds_difference"].value == pytest.approx(
+        805 / 1795 - 349 / 1488
+    )
     assert [answer.sentence for answer in answers(audited)] == [
-        "44.8\xa0% of those with label 0 in group African-American are predicted 1, against 23.5\xa0% in group "
-        "Caucasian: 21.4 points more [+18.2, +24.6], 1.91 times the rate [1.73, 2.13].",
-        "28.0\xa0% of those with label 1 in group African-American are predicted 0, against 47.7\xa0% in group "
-        "Caucasian: 19.7 points less [-23.4, -16.0], 0.59 times the rate [0.53, 0.65].",
+        (
+            "44.8\xa0% of those with label 0 in group African-American are predicted 1, against"
+            " 23.5\xa0% in group Caucasian: 21.4 points more [+18.2, +24.6], 1.91 times the rate"
+            " [1.73, 2.13]."
+        ),
+        (
+            "28.0\xa0% of those with label 1 in group African-American are predicted 0, against"
+            " 47.7\xa0% in group Caucasian: 19.7 points less [-23.4, -16.0], 0.59 times the rate"
+            " [0.53, 0.65]."
+        ),
     ]
 
 
 def test_many_groups_alike_are_seldom_called_different() -> None:
-    """At 95 %, some group is beyond chance in 5 % of samples; of 400 with 15 groups each, in at most 9 %."""
+    """At 95 %, some group is beyond chance in 5 % of samples; of 400 with 15 groups each, in at
+    most 9 %."""
     rng, names, alarms = np.random.default_rng(0), [f"g{i}" for i in range(15)], 0
     for _ in range(400):
         flagged, missed = rng.binomial(200, 0.3, 15), rng.binomial(200, 0.4, 15)
-        cells = {n: (f, 200 - f, m, 200 - m) for n, f, m in zip(names, flagged, missed, strict=True)}
+        cells = {
+            n: (f, 200 - f, m, 200 - m) for n, f, m in zip(names, flagged, missed, strict=True)
+        }
         found = reference_gaps(Counts.from_cells(cells), "g0", draws=500)
         alarms += any(gaps["false_positive_rate"].beyond_chance for gaps in found.values())
     assert alarms <= 36
@@ -118,14 +152,19 @@ def test_the_clearest_difference_is_the_headline_not_that_of_the_largest_group()
     found = audit(np.zeros(len(g), dtype=int), g, predictions=made, reference="A", draws=2000)
     sentence = answers(found)[0].sentence
     assert sentence.startswith(
-        "The clearest difference: 40.0\xa0% of those with label 0 in group C are predicted 1, against 20.0"
+        "The clearest difference: 40.0\xa0% of those with label 0 in group C are predicted 1,"
+        " against 20.0"
     )
     assert sentence.endswith("2 of 2 groups differ from A beyond chance.")
 
 
 def test_what_an_attribute_alone_shows_is_said_where_its_intersections_are_too_small() -> None:
     rng = np.random.default_rng(0)
-    race, sex, age = rng.choice(["A", "B"], 1_500), rng.choice(["f", "m"], 1_500), rng.choice(["1", "2", "3"], 1_500)
+    race, sex, age = (
+        rng.choice(["A", "B"], 1_500),
+        rng.choice(["f", "m"], 1_500),
+        rng.choice(["1", "2", "3"], 1_500),
+    )
     y = rng.integers(0, 2, 1_500)
     wrong = rng.random(1_500) < np.where((y == 1) & (race == "B"), 0.36, 0.25)
     columns = {"race": race, "sex": sex, "age": age, "y": y, "p": np.where(wrong, 1 - y, y)}
@@ -134,13 +173,21 @@ def test_what_an_attribute_alone_shows_is_said_where_its_intersections_are_too_s
     assert flagged.startswith("None of 11 groups differs")
     assert "alone" not in flagged
     assert missed.startswith("None of 11 groups differs")
-    assert re.search(r"By race alone: .* in group A are predicted 0, against .* in group B: .* points", missed)
+    assert re.search(
+        r"By race alone: .* in group A are predicted 0, against .* in group B: .* points", missed
+    )
     assert "sex alone" not in missed
     assert "age alone" not in missed
 
 
 def test_no_ratio_to_a_rate_of_0_and_no_rate_without_examples() -> None:
-    found = audit([0, 0, 0, 0, 1], [0, 0, 1, 1, 0], predictions=[0, 0, 1, 0, 1], names=["A", "B"], reference="A")
+    found = audit(
+        [0, 0, 0, 0, 1],
+        [0, 0, 1, 1, 0],
+        predictions=[0, 0, 1, 0, 1],
+        names=["A", "B"],
+        reference="A",
+    )
     gaps = found.groups[1].against_reference
     assert gaps["false_positive_rate"].difference.value == 0.5
     assert gaps["false_positive_rate"].ratio.value is None
@@ -155,27 +202,54 @@ def test_no_ratio_to_a_rate_of_0_and_no_rate_without_examples() -> None:
     )
 
 
-def test_the_page_says_what_was_audited_and_how(compas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [*OPTIONS, "--reference", "Caucasian", "--title", "Risk <scores>", "--where", "race != 'Asian'"]
+def test_the_page_says_what_was_audited_and_how(
+    compas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [
+        *OPTIONS,
+        "--reference",
+        "Caucasian",
+        "--title",
+        "Risk <scores>",
+        "--where",
+        "race != 'Asian'",
+    ]
     monkeypatch.setattr("sys.argv", ["/bin/fairbound", "audit", "compas.csv", *command])
-    printed = call("audit", compas, *command, "-o", tmp_path / "a.html", "--json", tmp_path / "a.json")
-    assert "African-American 44.8 [42.6, 47.2]    +21.4 [+18.2, +24.6]* 1.91 [1.73, 2.13]" in printed
-    assert "group 'Native American' (18) has fewer than 50 examples (--min-size)" in " ".join(printed.split())
+    printed = call(
+        "audit", compas, *command, "-o", tmp_path / "a.html", "--json", tmp_path / "a.json"
+    )
+    assert (
+        "African-American 44.8 [42.6, 47.2]    +21.4 [+18.2, +24.6]* 1.91 [1.73, 2.13]" in printed
+    )
+    assert "group 'Native American' (18) has fewer than 50 examples (--min-size)" in " ".join(
+        printed.split()
+    )
     html = (tmp_path / "a.html").read_text()
     assert len(html) < 1_500_000
     words = " ".join(unescape(re.sub("<[^>]*>", " ", html)).split())
     for expected in (
-        "Risk <scores>", "compas.csv · 6,168 examples · label two_year_recid · score decile_score, threshold 5",
-        "Examples 6,168 examples of 6,200 rows", "Condition race != 'Asian'", "Reference group Caucasian",
-        "fairbound 0.1", "Not compared, with fewer than 50 examples: Native American (18)",
-        "Command fairbound audit compas.csv --label two_year_recid", "--where \"race != 'Asian'\"",
-    ):  # fmt: skip
+        "Risk <scores>",
+        "compas.csv · 6,168 examples · label two_year_recid · score decile_score, threshold 5",
+        "Examples 6,168 examples of 6,200 rows",
+        "Condition race != 'Asian'",
+        "Reference group Caucasian",
+        "fairbound 0.1",
+        "Not compared, with fewer than 50 examples: Native American (18)",
+        "Command fairbound audit compas.csv --label two_year_recid",
+        "--where \"race != 'Asian'\"",
+    ):
         assert expected in words
     assert "Independence printed" not in words
     assert " Wd" not in words
     found = json.loads((tmp_path / "a.json").read_text())
-    assert (found["label"], found["made"], found["where"]) == ("two_year_recid", "decile_score", "race != 'Asian'")
-    assert found["groups"]["African-American"]["against_reference"]["false_positive_rate"]["beyond_chance"]
+    assert (found["label"], found["made"], found["where"]) == (
+        "two_year_recid",
+        "decile_score",
+        "race != 'Asian'",
+    )
+    assert found["groups"]["African-American"]["against_reference"]["false_positive_rate"][
+        "beyond_chance"
+    ]
     assert found["groups"]["Native American"]["against_reference"] == {}
 
 
@@ -194,7 +268,9 @@ def test_the_known_rates_are_on_the_first_screen(
     audited: Audit, tmp_path: Path, width: int, height: int, dark: bool
 ) -> None:
     (tmp_path / "a.html").write_text(page(audited))
-    seen = browsed(tmp_path / "a.html", FIRST_SCREEN, width=width, height=height, dark=dark).found.replace("\xa0", " ")
+    seen = browsed(
+        tmp_path / "a.html", FIRST_SCREEN, width=width, height=height, dark=dark
+    ).found.replace("\xa0", " ")
     for rate in KNOWN:
         assert rate in seen
     assert browsed(tmp_path / "a.html", WHOLE_NAMES, width=width, dark=dark).found == []
@@ -210,7 +286,10 @@ CONDITIONS = {
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_conditions(condition: str) -> None:
-    columns = {"race": np.array(["A", "B", "C", None], dtype=object), "years of age": np.array([60.0, 30, np.nan, 70])}
+    columns = {
+        "race": np.array(["A", "B", "C", None], dtype=object),
+        "years of age": np.array([60.0, 30, np.nan, 70]),
+    }
     assert rows_where(condition, columns).tolist() == CONDITIONS[condition]
 
 
@@ -237,4 +316,6 @@ def test_rows_are_numbered_as_in_the_file_after_a_condition(tmp_path: Path) -> N
     (tmp_path / "some.csv").write_text(f"y,p,race\n{rows}1,high,a\n")
     options = ["--label", "y", "--score", "p", "--group", "race"]
     printed = call("audit", tmp_path / "some.csv", *options, "--where", "race == 'a'", code=1)
-    assert "found 'high' in 1 of 41 rows (first: row 82, with the header as row 1)" in " ".join(printed.split())
+    assert "found 'high' in 1 of 41 rows (first: row 82, with the header as row 1)" in " ".join(
+        printed.split()
+    )

@@ -1,4 +1,5 @@
-"""Very many groups, files that are streamed, one thread for small tables, progress, and values without intervals."""
+"""Very many groups, files that are streamed, one thread for small tables, progress, and values
+without intervals."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_gaps_of_very_many_groups_have_no_intervals(monkeypatch: pytest.MonkeyPa
     for name, one in with_intervals.metrics.items():
         assert found.metrics[name].value == one.value
         has_interval = fairness_metrics.METRICS[name].kind in ("rate", "signed")
-        assert (found.metrics[name].low is not None) == (has_interval and one.value is not None), name
+        assert (found.metrics[name].low is not None) == (has_interval and one.value is not None), (
+            name
+        )
     assert found.groups == with_intervals.groups
     assert "more than 10 groups" in found.notes[-1]
 
@@ -61,20 +64,34 @@ def test_a_hundred_thousand_groups() -> None:
 
 def test_values_without_intervals() -> None:
     y, g, score = examples(4, 600)
-    both = [audit(y, g, scores=score, draws=200, intervals=intervals) for intervals in (True, False)]
+    both = [
+        audit(y, g, scores=score, draws=200, intervals=intervals) for intervals in (True, False)
+    ]
     for name, one in both[0].metrics.items():
         assert both[1].metrics[name].value == one.value
     without = both[1]
     group = without.groups[0]
-    estimates = [*without.metrics.values(), *group.rates.values(), group.auc, group.loss, group.calibration_gap]
+    estimates = [
+        *without.metrics.values(),
+        *group.rates.values(),
+        group.auc,
+        group.loss,
+        group.calibration_gap,
+    ]
     assert all(one.low is None and one.high is None for one in estimates)
-    assert [one.rate.value for one in group.calibration] == [one.rate.value for one in both[0].groups[0].calibration]
+    assert [one.rate.value for one in group.calibration] == [
+        one.rate.value for one in both[0].groups[0].calibration
+    ]
 
 
-TEXT = "y, g ,p,free text\n" + "".join(f"{i % 2}, group {i % 3},{i / 5000},some text\n" for i in range(5_000))
+TEXT = "y, g ,p,free text\n" + "".join(
+    f"{i % 2}, group {i % 3},{i / 5000},some text\n" for i in range(5_000)
+)
 
 
-def test_one_thread_for_small_files_progress_and_no_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_for_small_files_progress_and_no_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "some.csv"
     path.write_text(TEXT)
     threads = []

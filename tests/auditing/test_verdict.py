@@ -1,4 +1,5 @@
-"""Verdicts: the three decisions, several constraints on the same examples, columns of any kind, and what is refused."""
+"""Verdicts: the three decisions, several constraints on the same examples, columns of any kind, and
+what is refused."""
 
 from __future__ import annotations
 
@@ -35,15 +36,18 @@ def test_weights_count_the_population_not_examples() -> None:
     assert without.gaps == half.gaps
 
 
-# Decisions ------------------------------------------------------------------------------------------------------------
+# Decisions ----------------------------------------------------------------------------------------
 
 
 def test_457_examples_never_show_that_a_bound_of_005_holds() -> None:
-    """Even where the groups do not differ at all; and the verdict says how many examples it would take."""
+    """Even where the groups do not differ at all; and the verdict says how many examples it would
+    take."""
     rng = np.random.default_rng(5)
     for _ in range(50):
         groups, losses = skewed(rng, 1335, 457)
-        found = verdict(constraints.loss_parity(["white", "other"], bound=0.005), groups, losses=losses)
+        found = verdict(
+            constraints.loss_parity(["white", "other"], bound=0.005), groups, losses=losses
+        )
         assert found.decision != "holds"
         if all(gap.estimate <= gap.bound for gap in found.gaps):
             assert found.decisive.needed > 10 * 457
@@ -57,7 +61,8 @@ def test_the_three_decisions_follow_from_the_limits_of_gaps() -> None:
         ours = found.gaps[1]
         assert (found.decision == "holds") == all(gap.at_most <= bound for gap in found.gaps)
         assert (found.decision == "violated") == any(gap.low > bound for gap in found.gaps)
-        assert ours.low < ours.estimate < ours.at_most < ours.high  # one-sided and alone: nearer than all at once
+        # one-sided and alone: nearer than all at once
+        assert ours.low < ours.estimate < ours.at_most < ours.high
         decisions[found.decision] = found
     assert list(decisions) == ["violated", "undecided", "holds"]
     assert "more examples of 'B'" in decisions["undecided"].sentence
@@ -81,7 +86,9 @@ def test_an_estimate_on_its_bound_is_never_decided() -> None:
         (500, lambda n: np.full(n, 0.6931), "are the same"),
     ],
 )
-def test_a_cell_that_tells_nothing_is_never_said_to_hold(rows: int, losses: Any, reason: str) -> None:
+def test_a_cell_that_tells_nothing_is_never_said_to_hold(
+    rows: int, losses: Any, reason: str
+) -> None:
     others = np.random.default_rng(1).random(400)
     given = np.concatenate([others, losses(rows)])
     found = verdict(two(10.0), np.repeat([0, 1], [400, rows]), losses=given)
@@ -93,14 +100,18 @@ def test_a_cell_that_tells_nothing_is_never_said_to_hold(rows: int, losses: Any,
 
 def test_a_small_group_does_not_hide_that_two_others_differ() -> None:
     groups, losses = skewed(np.random.default_rng(7), 2000, 2000, 5)
-    found = verdict(constraints.pairwise_loss_parity(3, bound=0.1), groups, losses=losses + (groups == 0))
+    found = verdict(
+        constraints.pairwise_loss_parity(3, bound=0.1), groups, losses=losses + (groups == 0)
+    )
     assert found.decision == "violated"
     assert {gap.decision for gap in found.gaps if "2" in gap.name} == {"undecided"}
 
 
 def test_few_effective_examples_are_few_examples() -> None:
     groups, losses = skewed(np.random.default_rng(8), 100, 100)
-    found = verdict(two(5.0), groups, losses=losses, weight=np.where(np.arange(200) % 100 < 5, 1000.0, 1.0))
+    found = verdict(
+        two(5.0), groups, losses=losses, weight=np.where(np.arange(200) % 100 < 5, 1000.0, 1.0)
+    )
     assert found.decision == "undecided"
     assert "effective number is 5" in found.gaps[0].reason
 
@@ -108,10 +119,14 @@ def test_few_effective_examples_are_few_examples() -> None:
 def test_a_rate_of_nobody_in_many_holds() -> None:
     """0 of n is no certainty, but Cai's limit stays sensible there: about 3 in n."""
     groups = np.repeat([0, 1], 5000)
-    found = verdict(constraints.demographic_parity(TWO, bound=0.01), groups, predictions=np.zeros(10_000))
+    found = verdict(
+        constraints.demographic_parity(TWO, bound=0.01), groups, predictions=np.zeros(10_000)
+    )
     assert found.decision == "holds"
     assert 0.0005 < found.gaps[0].at_most < 0.0012
-    tight = verdict(constraints.demographic_parity(TWO, bound=0.0003), groups, predictions=np.zeros(10_000))
+    tight = verdict(
+        constraints.demographic_parity(TWO, bound=0.0003), groups, predictions=np.zeros(10_000)
+    )
     assert tight.decision == "undecided"
 
 
@@ -130,7 +145,10 @@ def test_minimum_rates_read_as_they_are_meant() -> None:
 def test_the_table_fits_and_ends_in_a_sentence(bound: float) -> None:
     groups, losses = skewed(np.random.default_rng(9), 60, 80, 200, 300, 20, 1000)
     named = [f"a group with a long name {g}" for g in range(6)]
-    for limit in (constraints.pairwise_loss_parity(named, bound=bound), constraints.bounded_group_loss(6, bound=bound)):
+    for limit in (
+        constraints.pairwise_loss_parity(named, bound=bound),
+        constraints.bounded_group_loss(6, bound=bound),
+    ):
         found = verdict({"race": limit}, groups, losses=1000 * losses, level=0.999)
         lines = str(found).splitlines()
         assert max(map(len, lines)) <= 80
@@ -138,27 +156,33 @@ def test_the_table_fits_and_ends_in_a_sentence(bound: float) -> None:
         assert sum(line.startswith("race: ") for line in lines) == min(24, len(found.gaps))
 
 
-# Several constraints on the same examples -----------------------------------------------------------------------------
+# Several constraints on the same examples ---------------------------------------------------------
 
 
 def test_the_same_constraint_twice_costs_nothing() -> None:
-    """Examples that count in two constraints make these correlated: a copy of a column leaves the intervals as they
-    are, an unrelated column widens them."""
+    """Examples that count in two constraints make these correlated: a copy of a column leaves the
+    intervals as they are, an unrelated column widens them."""
     rng = np.random.default_rng(10)
     groups, losses = skewed(rng, 300, 300)
     alone = verdict(two(0.3), groups, losses=losses)
-    both = {name: constraints.pairwise_loss_parity(TWO, bound=0.3, by=name) for name in ("race", "sex")}
+    both = {
+        name: constraints.pairwise_loss_parity(TWO, bound=0.3, by=name) for name in ("race", "sex")
+    }
     copy = verdict(both, {"race": groups, "sex": groups}, losses=losses)
     other = verdict(both, {"race": groups, "sex": rng.permutation(groups)}, losses=losses)
     assert copy.gaps[0].low == pytest.approx(alone.gaps[0].low, abs=1e-9)
     assert copy.gaps[2].high == pytest.approx(alone.gaps[0].high, abs=1e-9)
     assert other.gaps[0].low < alone.gaps[0].low - 0.01
-    assert other.gaps[0].at_most == pytest.approx(alone.gaps[0].at_most)  # "holds" needs no such account
+    # "holds" needs no such account
+    assert other.gaps[0].at_most == pytest.approx(alone.gaps[0].at_most)
 
 
 def test_a_group_against_all_groups() -> None:
     """Cells that overlap within one gap: the group's own examples are part of all."""
-    contrast, bound = torch.tensor([[1.0, -1.0]], dtype=torch.float64), torch.tensor([0.2], dtype=torch.float64)
+    contrast, bound = (
+        torch.tensor([[1.0, -1.0]], dtype=torch.float64),
+        torch.tensor([0.2], dtype=torch.float64),
+    )
     cells = Cells((Cell("B", 1), Cell("all")), groups=2)
     limit = Constraint(cells, Matrix(("B - all",), contrast), bound)
     rng, gaps = np.random.default_rng(11), []
@@ -183,7 +207,7 @@ def test_rates_and_losses_together() -> None:
     assert found.decision == "holds"
 
 
-# Columns --------------------------------------------------------------------------------------------------------------
+# Columns ------------------------------------------------------------------------------------------
 
 
 def test_columns_of_any_kind_tell_the_same() -> None:
@@ -191,9 +215,21 @@ def test_columns_of_any_kind_tell_the_same() -> None:
     groups, losses = skewed(rng, 500, 200)
     text = np.array(TWO)[groups]
     plain = verdict(two(0.3), groups, losses=losses)
-    for column in (text, text.tolist(), pd.Series(text), pd.Categorical(text), pl.Series(text), torch.tensor(groups)):
+    for column in (
+        text,
+        text.tolist(),
+        pd.Series(text),
+        pd.Categorical(text),
+        pl.Series(text),
+        torch.tensor(groups),
+    ):
         assert verdict(two(0.3), column, losses=losses).gaps == plain.gaps
-    for values in (torch.tensor(losses, requires_grad=True), pd.Series(losses), pl.Series(losses), losses[:, None]):
+    for values in (
+        torch.tensor(losses, requires_grad=True),
+        pd.Series(losses),
+        pl.Series(losses),
+        losses[:, None],
+    ):
         assert verdict(two(0.3), groups == 1, losses=values).gaps == plain.gaps
 
 
@@ -201,26 +237,47 @@ def test_decisions_from_logits_classes_and_predictions() -> None:
     rng = np.random.default_rng(14)
     groups, logits = np.repeat([0, 1], 300), rng.normal(size=600)
     parity = constraints.demographic_parity(TWO, bound=0.1)
-    assert verdict(parity, groups, outputs=logits) == verdict(parity, groups, predictions=logits > 0)
+    assert verdict(parity, groups, outputs=logits) == verdict(
+        parity, groups, predictions=logits > 0
+    )
     classes = rng.normal(size=(600, 3))
     third = constraints.demographic_parity(TWO, bound=0.1, outcome=2)
-    assert verdict(third, groups, outputs=classes) == verdict(third, groups, predictions=classes.argmax(1))
+    assert verdict(third, groups, outputs=classes) == verdict(
+        third, groups, predictions=classes.argmax(1)
+    )
 
 
 def test_examples_of_no_group_are_left_out() -> None:
     groups, losses = skewed(np.random.default_rng(15), 200, 200, 50)
     numbered = verdict(two(0.5), np.where(groups == 2, -1, groups), losses=losses)
     missing = verdict(two(0.5), pd.Series(["A", "B", None])[groups], losses=losses)
-    assert numbered.gaps == missing.gaps == verdict(two(0.5), groups[:400], losses=losses[:400]).gaps
+    assert (
+        numbered.gaps == missing.gaps == verdict(two(0.5), groups[:400], losses=losses[:400]).gaps
+    )
 
 
 REFUSED = {
     "a function": (constraints.weight_norm(3.0), [0, 1], {"losses": [1.0, 2.0]}, "function"),
     "no numbers": (two(0.1), [0, 1], {}, "give losses="),
-    "losses for a rate": (constraints.demographic_parity(2, bound=0.1), [0, 1], {"losses": [1.0, 2.0]}, "predictions="),
+    "losses for a rate": (
+        constraints.demographic_parity(2, bound=0.1),
+        [0, 1],
+        {"losses": [1.0, 2.0]},
+        "predictions=",
+    ),
     "decisions for a loss": (two(0.1), [0, 1], {"predictions": [1, 0]}, "needs losses="),
-    "probabilities": (constraints.demographic_parity(2, bound=0.1), [0, 1], {"outputs": [0.2, 0.9]}, "probabilities"),
-    "no decisions": (constraints.demographic_parity(2, bound=0.1), [0, 1], {"predictions": [0.2, 1.0]}, "0 or 1"),
+    "probabilities": (
+        constraints.demographic_parity(2, bound=0.1),
+        [0, 1],
+        {"outputs": [0.2, 0.9]},
+        "probabilities",
+    ),
+    "no decisions": (
+        constraints.demographic_parity(2, bound=0.1),
+        [0, 1],
+        {"predictions": [0.2, 1.0]},
+        "0 or 1",
+    ),
     "NaN": (two(0.1), [0, 1], {"losses": [1.0, math.nan]}, "1 of 2 losses are NaN"),
     "infinite logits": (
         constraints.demographic_parity(2, bound=0.1),
@@ -239,7 +296,12 @@ REFUSED = {
         {"losses": [1.0, 2.0]},
         "give labels=",
     ),
-    "negative weights": (two(0.1), [0, 1], {"losses": [1.0, 2.0], "weight": [1, -1]}, "not negative"),
+    "negative weights": (
+        two(0.1),
+        [0, 1],
+        {"losses": [1.0, 2.0], "weight": [1, -1]},
+        "not negative",
+    ),
     "a level": (two(0.1), [0, 1], {"losses": [1.0, 2.0], "level": 95}, "between 0 and 1"),
 }
 
@@ -256,7 +318,7 @@ def test_examples_needed_refuses_what_no_examples_show() -> None:
         examples_needed(0.05, gap=0.05)
 
 
-# The page -------------------------------------------------------------------------------------------------------------
+# The page -----------------------------------------------------------------------------------------
 
 
 def test_the_page_runs_and_its_table_is_computed() -> None:
@@ -269,7 +331,10 @@ def test_the_page_runs_and_its_table_is_computed() -> None:
     rows = re.findall(r"\| (0\.\d+) \| (\d+) \| (\d+) \|", guide)
     assert len(rows) == 5
     for bound, half, none in rows:
-        assert [examples_needed(float(bound)), examples_needed(float(bound), gap=0.0)] == [int(half), int(none)]
+        assert [examples_needed(float(bound)), examples_needed(float(bound), gap=0.0)] == [
+            int(half),
+            int(none),
+        ]
 
 
 def two_rates(bound: float) -> Verdict:
@@ -285,7 +350,8 @@ ERROR = np.sqrt((0.55 * 0.45 + 0.47 * 0.53) / 500)
 
 
 def more_examples(true_gap: float, bound: float, gap: Gap) -> float:
-    """As many as let the limit on the side of the bound, and 0.84 errors for power 0.8, fit between truth and bound."""
+    """As many as let the limit on the side of the bound, and 0.84 errors for power 0.8, fit between
+    truth and bound."""
     half = gap.at_most - gap.estimate if true_gap < bound else gap.estimate - gap.low
     return 500 * ((half + 0.8416 * ERROR) / (true_gap - bound)) ** 2 - 500
 
@@ -296,41 +362,55 @@ def counts(pattern: str, found: Verdict) -> list[int]:
 
 @pytest.mark.parametrize("bound", [0.03, 0.13])
 def test_how_many_more_examples_is_a_range(bound: float) -> None:
-    """For a true gap a standard error to either side: of one sample the point alone varied by a factor of 50."""
+    """For a true gap a standard error to either side: of one sample the point alone varied by a
+    factor of 50."""
     found = two_rates(bound)
-    fewest, most = sorted(more_examples(0.08 + away, bound, found.decisive) for away in (-ERROR, ERROR))
+    fewest, most = sorted(
+        more_examples(0.08 + away, bound, found.decisive) for away in (-ERROR, ERROR)
+    )
     both = counts(r"allowed. ([\d,]+) to ([\d,]+) more examples of '[AB]'", found)
     assert both == pytest.approx([max(1, fewest), most], rel=0.1)  # rounded up to two digits
     in_all = re.search(r"undecided +(\d+)-(\d+)\n", str(found)).groups()
-    assert [int(count) for count in in_all] == pytest.approx([both[0] + 500, both[1] + 500], rel=0.1)
+    assert [int(count) for count in in_all] == pytest.approx(
+        [both[0] + 500, both[1] + 500], rel=0.1
+    )
 
 
 @pytest.mark.parametrize("bound", [0.07, 0.079, 0.1])
-def test_the_range_has_no_upper_end_where_the_bound_is_within_a_standard_error(bound: float) -> None:
-    """Then the lower end is of the farther of the two truths, and the number next to it is of the estimate itself."""
+def test_the_range_has_no_upper_end_where_the_bound_is_within_a_standard_error(
+    bound: float,
+) -> None:
+    """Then the lower end is of the farther of the two truths, and the number next to it is of the
+    estimate itself."""
     found = two_rates(bound)
     fewest = min(more_examples(0.08 + away, bound, found.decisive) for away in (-ERROR, ERROR))
     both = counts(r"at least ([\d,]+), perhaps more than ([\d,]+) more examples of '[AB]'", found)
-    assert both == pytest.approx([max(1, fewest), more_examples(0.08, bound, found.decisive)], rel=0.1)
+    assert both == pytest.approx(
+        [max(1, fewest), more_examples(0.08, bound, found.decisive)], rel=0.1
+    )
     assert "if the true value is at the bound, no number of examples decides" in found.sentence
     assert re.search(r"undecided +\d+\+\n", str(found))
 
 
 @pytest.mark.parametrize("bound", [0.07, 0.1])
 def test_the_examples_needed_allow_for_the_limit_on_the_side_of_the_bound(bound: float) -> None:
-    """Below the bound that is the one-sided limit, above it the simultaneous one; and 0.84 errors for power 0.8."""
+    """Below the bound that is the one-sided limit, above it the simultaneous one; and 0.84 errors
+    for power 0.8."""
     gap = two_rates(bound).decisive
     assert gap.needed == pytest.approx(500 + more_examples(0.08, bound, gap), rel=0.01)
 
 
 def test_simultaneous_limits_of_three_equal_groups_are_tukey_s() -> None:
-    """The studentized range of three means at 95 % is 3.314; each half width is 3.314 / sqrt(2) standard errors.
+    """The studentized range of three means at 95 % is 3.314; each half width is 3.314 / sqrt(2)
+    standard errors.
 
     At 97.5 % it would be 2.60 of them."""
     n = 20_000
     decided = np.tile(np.arange(n) % 2, 3)
     found = verdict(
-        constraints.demographic_parity(["A", "B", "C"], bound=0.1), np.repeat(list("ABC"), n), predictions=decided
+        constraints.demographic_parity(["A", "B", "C"], bound=0.1),
+        np.repeat(list("ABC"), n),
+        predictions=decided,
     )
     error = np.sqrt(2 * 0.25 / n)
     for gap in found.gaps:

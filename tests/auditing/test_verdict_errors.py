@@ -1,8 +1,9 @@
-"""How often verdicts are wrong, how often they decide, and whether the examples that they ask for do.
+"""How often verdicts are wrong, how often they decide, and whether the examples that they ask for
+do.
 
-Error rates are those of the worst case, a true gap a hair above the bound. Where they can be computed exactly they are;
-elsewhere seeds are fixed, and a rate may exceed its 5 % by what chance does to it in one of a hundred cases.
-benchmarks/verdict.py has all settings, with 400 replications.
+Error rates are those of the worst case, a true gap a hair above the bound. Where they can be
+computed exactly they are; elsewhere seeds are fixed, and a rate may exceed its 5 % by what chance
+does to it in one of a hundred cases. benchmarks/verdict.py has all settings, with 400 replications.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ TWO = ["A", "B"]
 
 
 def _script() -> Any:
-    spec = importlib.util.spec_from_file_location("verdict_benchmark", ROOT / "benchmarks" / "verdict.py")
+    spec = importlib.util.spec_from_file_location(
+        "verdict_benchmark", ROOT / "benchmarks" / "verdict.py"
+    )
     assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -38,7 +41,7 @@ def _script() -> Any:
 SCRIPT = _script()
 
 
-# One-sided limits -----------------------------------------------------------------------------------------------------
+# One-sided limits ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tail", [0.05, 0.005])
@@ -64,7 +67,10 @@ def test_differences_of_rates_exactly(rows: int, others: int, rates: tuple[float
     above = rate_above(k[0] / n[0], n[0], 0.05).numpy()[:, None]
     below = rate_above(1 - k[1] / n[1], n[1], 0.05).numpy()
     gap = (k[0] / n[0]).numpy()[:, None] - (k[1] / n[1]).numpy()
-    chance = [stats.binom.pmf(counts.numpy(), len(counts) - 1, p) for counts, p in zip(k, rates, strict=True)]
+    chance = [
+        stats.binom.pmf(counts.numpy(), len(counts) - 1, p)
+        for counts, p in zip(k, rates, strict=True)
+    ]
     wrong = gap + np.hypot(above, below) < rates[0] - rates[1]
     error = np.outer(*chance)[wrong].sum()
     assert error <= 0.06
@@ -72,10 +78,14 @@ def test_differences_of_rates_exactly(rows: int, others: int, rates: tuple[float
 
 @pytest.mark.parametrize("rows", [30, 100, 457])
 def test_means_of_skewed_losses(rows: int) -> None:
-    """Exponential losses: the limit above fails in about 5 % where Student's fails in 7 to 10; so does that below."""
+    """Exponential losses: the limit above fails in about 5 % where Student's fails in 7 to 10; so
+    does that below."""
     v = np.random.default_rng(rows).exponential(size=(5_000, rows))
     mean, deviation = torch.from_numpy(v.mean(1)), v.std(1, ddof=1)
-    error, n = torch.from_numpy(deviation / rows**0.5), torch.full((len(v),), float(rows), dtype=torch.float64)
+    error, n = (
+        torch.from_numpy(deviation / rows**0.5),
+        torch.full((len(v),), float(rows), dtype=torch.float64),
+    )
     skewness = torch.from_numpy(stats.skew(v, axis=1, bias=False) / rows**0.5)
     above, below = (mean_above(error, sign * skewness, n, 0.05) for sign in (1, -1))
     too_low = float((mean + above < 1).double().mean())
@@ -86,11 +96,12 @@ def test_means_of_skewed_losses(rows: int) -> None:
     assert student > too_low + 0.005
 
 
-# Error rates and power of verdicts ------------------------------------------------------------------------------------
+# Error rates and power of verdicts ----------------------------------------------------------------
 
 
 def test_the_benchmark_in_short_on_the_synthetic_census() -> None:
-    """Some settings of benchmarks/verdict.py, 100 replications: no rate is missed by more than chance explains."""
+    """Some settings of benchmarks/verdict.py, 100 replications: no rate is missed by more than
+    chance explains."""
     census = SCRIPT.synthetic("OK by race", count=50_000)
     settings = [
         SCRIPT.Setting(census, "losses", 30, "lowest"),
@@ -113,16 +124,27 @@ def test_the_benchmark_in_short_on_42_states() -> None:
 
 def test_the_benchmark_can_fail() -> None:
     empty = SCRIPT.Population("empty", [], [], True)
-    one = {SCRIPT.Setting(empty, "losses", 30, "lowest"): SCRIPT.ErrorRates(0.09, 0.02, 0.7, 0.4, 0.6)}
-    assert [line.split()[0] for line in SCRIPT.missed(one, 400)] == ["corner", *["wrong_holds"] * 2, *["power"] * 2]
-    fine = {setting: measured._replace(wrong_holds=0.05, power=0.8, corner=0.5) for setting, measured in one.items()}
+    one = {
+        SCRIPT.Setting(empty, "losses", 30, "lowest"): SCRIPT.ErrorRates(0.09, 0.02, 0.7, 0.4, 0.6)
+    }
+    assert [line.split()[0] for line in SCRIPT.missed(one, 400)] == [
+        "corner",
+        *["wrong_holds"] * 2,
+        *["power"] * 2,
+    ]
+    fine = {
+        setting: measured._replace(wrong_holds=0.05, power=0.8, corner=0.5)
+        for setting, measured in one.items()
+    }
     assert SCRIPT.missed(fine, 400) == []
-    easy = {setting: measured._replace(attainable=0.9) for setting, measured in fine.items()}  # then 80 % are wanted
+    # then 80 % are wanted
+    easy = {setting: measured._replace(attainable=0.9) for setting, measured in fine.items()}
     assert [line.split()[0] for line in SCRIPT.missed(easy, 400)] == ["corner"]
 
 
 def test_the_yardstick_of_a_normal_mean_is_the_z_test() -> None:
-    """Many normal rows: Student's statistic is normal, and 2.5 - 1.645 standard errors are 80.4 %."""
+    """Many normal rows: Student's statistic is normal, and 2.5 - 1.645 standard errors are 80.4
+    %."""
     rng = np.random.default_rng(0)
     values = [rng.normal(size=20_000) + shift for shift in (0.0, 1.0)]
     contrast = two(0.0).contrast.matrix().numpy()
@@ -130,8 +152,8 @@ def test_the_yardstick_of_a_normal_mean_is_the_z_test() -> None:
 
 
 def test_five_groups_that_do_not_differ() -> None:
-    """A bound of 0 puts all 20 gaps on their bounds: "violated" in at most 5 %, and not much less, since the joint law
-    is known; the joint intervals contain all true gaps as often as they say."""
+    """A bound of 0 puts all 20 gaps on their bounds: "violated" in at most 5 %, and not much less,
+    since the joint law is known; the joint intervals contain all true gaps as often as they say."""
     rng, reps, violated = np.random.default_rng(1), 200, 0
     limit = constraints.pairwise_loss_parity(5, bound=0.0)
     for _ in range(reps):
@@ -149,7 +171,9 @@ def test_survey_weights() -> None:
     rng, reps, wrong = np.random.default_rng(2), 200, 0
     for _ in range(reps):
         groups, losses = skewed(rng, 900, 300, shift=1.0)
-        found = verdict(two(1 - 1e-9), groups, losses=losses, weight=rng.lognormal(0, 0.8, len(groups)))
+        found = verdict(
+            two(1 - 1e-9), groups, losses=losses, weight=rng.lognormal(0, 0.8, len(groups))
+        )
         wrong += found.decision == "holds"
     assert 0.01 <= wrong / reps <= 0.05 + SCRIPT.allowance(0.05, reps)
 

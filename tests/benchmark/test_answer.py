@@ -24,7 +24,10 @@ from fairbound.constraints import pairwise_loss_parity
 
 from ..small_study import small_plan, small_study
 
-ENTRIES = '{ name = "SGD", method = "SGD", steps = 30 }, { name = "Ascent", method = "DescentAscent", steps = 10 }'
+ENTRIES = (
+    '{ name = "SGD", method = "SGD", steps = 30 }, { name = "Ascent", method = "DescentAscent",'
+    " steps = 10 }"
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,21 +44,31 @@ def test_the_table_has_a_line_for_each_method(results: Results) -> None:
     frame = answer_table(results).frame
     assert frame["method"].tolist() == ["SGD", "Ascent"]
     assert frame["loss", "mean"].tolist() == results.summary("train")["loss", "mean"].tolist()
-    assert frame["held out", "mean"].tolist() == results.summary("test")["violation", "mean"].tolist()
+    assert (
+        frame["held out", "mean"].tolist() == results.summary("test")["violation", "mean"].tolist()
+    )
     test = results.final[results.final["part"] == "test"].groupby("row", sort=False)
     assert frame["accuracy"].tolist() == test["accuracy"].mean().tolist()
     assert frame["Sf"].tolist() == test["sufficiency_reported"].mean().tolist()
-    assert frame["seconds"].tolist() == [30 * results.seconds["SGD"], 10 * results.seconds["Ascent"]]
+    assert frame["seconds"].tolist() == [
+        30 * results.seconds["SGD"],
+        10 * results.seconds["Ascent"],
+    ]
     assert all(len(line) <= 80 for line in answer_table(results).to_text(80).splitlines())
 
 
 def test_verdicts_are_counted(results: Results) -> None:
     assert all(counts.total() == 3 for counts in results.decisions.values())
     decided = Results(results.study, results.folder, results.runs)
-    vars(decided)["decisions"] = {"SGD": Counter(violated=2, undecided=1), "Ascent": Counter(holds=3)}
+    vars(decided)["decisions"] = {
+        "SGD": Counter(violated=2, undecided=1),
+        "Ascent": Counter(holds=3),
+    }
     assert answer_table(decided).frame["verdict"].tolist() == ["2 violated, 1 undecided", "3 holds"]
     last = findings(decided).splitlines()[-1]
-    assert "holds at 95 % confidence in 3 of 6 runs, is violated in 2, and is undecided in 1" in last
+    assert (
+        "holds at 95 % confidence in 3 of 6 runs, is violated in 2, and is undecided in 1" in last
+    )
     assert last.endswith("it holds for Ascent (3 of 3 runs).")
 
 
@@ -73,14 +86,22 @@ def test_the_verdict_is_on_the_losses_of_the_held_out_examples() -> None:
     assert found["loss"][0] == pytest.approx(float(torch.mean(losses)), rel=1e-5)
 
 
-def test_three_sentences_are_computed_and_name_no_winner(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_sentences_are_computed_and_name_no_winner(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, third = findings(results).splitlines()
     train = results.summary("train")
     ends = {
-        row: f"{row} (loss {train['loss', 'mean'][row]:.3f}, violation {train['violation', 'mean'][row]:.3f})"
+        row: (
+            f"{row} (loss {train['loss', 'mean'][row]:.3f}, violation"
+            f" {train['violation', 'mean'][row]:.3f})"
+        )
         for row in ("SGD", "Ascent")
     }
-    assert f"Without constraints, SGD: the training loss ends at {train['loss', 'mean']['SGD']:.3f}" in first
+    assert (
+        f"Without constraints, SGD: the training loss ends at {train['loss', 'mean']['SGD']:.3f}"
+        in first
+    )
     everybody = "Every method exceeds the bound 0.005 by more than 0.01 on training examples."
     assert second == f"{everybody} The nearest: {ends['Ascent']}."
     assert "On 1,792 held-out examples" in third
@@ -89,7 +110,9 @@ def test_three_sentences_are_computed_and_name_no_winner(results: Results, monke
     between = float(train["violation", "mean"].mean())
     monkeypatch.setattr(answer, "TOLERANCE", between)
     second = findings(results).splitlines()[1]
-    assert second.startswith(f"1 of 2 methods exceed the bound 0.005 by at most {between:g} on training examples: ")
+    assert second.startswith(
+        f"1 of 2 methods exceed the bound 0.005 by at most {between:g} on training examples: "
+    )
     assert ends["Ascent"] in second
     assert second.endswith(f"The nearest of the others: {ends['SGD']}.")
 
@@ -113,8 +136,15 @@ def test_another_table_has_another_title_and_nothing_of_the_papers() -> None:
     by_sex = paper.on(group="SEX")
     assert (by_sex.title, by_sex.reference) == ("The methods of paper-ok-race, by SEX", "")
     assert any(entry.paper.train for entry in paper.entries)
-    assert not any(figures for entry in by_sex.entries for figures in (entry.paper.train, entry.paper.validation))
-    assert first.on(source="people/my.csv", label="y", group="g").title == "The methods of first on my.csv, by g"
+    assert not any(
+        figures
+        for entry in by_sex.entries
+        for figures in (entry.paper.train, entry.paper.validation)
+    )
+    assert (
+        first.on(source="people/my.csv", label="y", group="g").title
+        == "The methods of first on my.csv, by g"
+    )
 
 
 def test_the_first_study_is_the_papers_at_equal_examples() -> None:
@@ -134,6 +164,11 @@ def test_the_first_study_is_the_papers_at_equal_examples() -> None:
         assert entry.steps == plan.equal_steps(entry), entry.name
         if entry.name in papers:
             assert dict(entry.settings) == settings[papers[entry.name]], entry.name
-    chosen_elsewhere = {entry.name: entry for entry in study.load("methods-ok-race").entries}["Penalty"]
+    chosen_elsewhere = {entry.name: entry for entry in study.load("methods-ok-race").entries}[
+        "Penalty"
+    ]
     own = {entry.name: entry for entry in first.entries}
-    assert (own["Penalized SGD"].settings, own["AdaptivePI"].settings) == (chosen_elsewhere.settings, {})
+    assert (own["Penalized SGD"].settings, own["AdaptivePI"].settings) == (
+        chosen_elsewhere.settings,
+        {},
+    )

@@ -43,7 +43,10 @@ PROBLEMS = (BenchmarkProblem(name="two-lines", title="Two lines", family="test",
                              build=build, noise="Gaussian", kinds="<= and = linear", convex=True, steps=300),)
 """
 STATED = InstanceName("two-lines")
-DESCENT, LEVEL = Entry(name="Descent", method="DescentAscent"), Entry(name="Level", method="LevelConstrained")
+DESCENT, LEVEL = (
+    Entry(name="Descent", method="DescentAscent"),
+    Entry(name="Level", method="LevelConstrained"),
+)
 
 
 @pytest.fixture
@@ -55,7 +58,9 @@ def problem(tmp_path: Path) -> str:
 
 def plan(problem: str, *entries: Entry, **options: object) -> Plan:
     study = load("board")
-    return Plan(replace(study, problems=(problem,), entries=entries or study.entries, seeds=3, **options))  # type: ignore[arg-type]
+    return Plan(
+        replace(study, problems=(problem,), entries=entries or study.entries, seeds=3, **options)
+    )  # type: ignore[arg-type]
 
 
 def computed(made: Plan, folder: Path) -> Board:
@@ -66,11 +71,14 @@ def computed(made: Plan, folder: Path) -> Board:
     return Board.read(StoredStudy.from_json(study), store)
 
 
-def test_records_are_losses_and_violations_of_the_whole_problem(problem: str, tmp_path: Path) -> None:
+def test_records_are_losses_and_violations_of_the_whole_problem(
+    problem: str, tmp_path: Path
+) -> None:
     made = plan(problem, DESCENT)
     board = computed(made, tmp_path / "results")
     curves = board.curves["Descent", STATED]
-    assert (curves.share[0], curves.share[-1]) == pytest.approx((2 / 300, 1.0))  # the first step after 0.5 %
+    # the first step after 0.5 %
+    assert (curves.share[0], curves.share[-1]) == pytest.approx((2 / 300, 1.0))
     assert curves.loss.shape == curves.violation.shape == (3, len(curves.share))
     assert np.abs(curves.loss[:, -1] - 0.625).max() < 0.1  # |(1, .5) - (2, 1)|^2 / 2
     assert curves.distance is not None
@@ -97,13 +105,19 @@ def test_a_page_is_made_without_building_a_problem(
     (study,) = Store(tmp_path / "results").studies().values()
     stored = StoredStudy.from_json(study)
     board = Board.read(stored, Store(tmp_path / "results"))
-    assert np.array_equal(board.curves["Descent", STATED].loss, before.curves["Descent", STATED].loss)
+    assert np.array_equal(
+        board.curves["Descent", STATED].loss, before.curves["Descent", STATED].loss
+    )
     assert "two-lines" in read_page([stored], Store(tmp_path / "results")).html()
 
 
-def test_changed_instances_are_measured_in_the_units_of_the_problem(problem: str, tmp_path: Path) -> None:
+def test_changed_instances_are_measured_in_the_units_of_the_problem(
+    problem: str, tmp_path: Path
+) -> None:
     made = plan(problem, DESCENT, changed_seeds=2)
-    assert {run["steps"] for task in made.tasks(Store(tmp_path / "results")) for run in task.asked} == {300}
+    assert {
+        run["steps"] for task in made.tasks(Store(tmp_path / "results")) for run in task.asked
+    } == {300}
     board = computed(made, tmp_path / "results")
     stated = board.curves["Descent", STATED]
     for change in filter(None, CHANGES):
@@ -111,8 +125,10 @@ def test_changed_instances_are_measured_in_the_units_of_the_problem(problem: str
         assert curves.loss.shape == (2, len(curves.share))
         assert not np.array_equal(curves.loss, stated.loss[:2])
     small = board.curves["Descent", InstanceName("two-lines", "c x 0.01")]
-    assert small.violation[:, 0] == pytest.approx(stated.violation[:2, 0], rel=0.2)  # after two steps
-    assert small.violation[:, -1].min() > 10 * stated.violation[:, -1].max()  # the multipliers are too small
+    # after two steps
+    assert small.violation[:, 0] == pytest.approx(stated.violation[:2, 0], rel=0.2)
+    # the multipliers are too small
+    assert small.violation[:, -1].min() > 10 * stated.violation[:, -1].max()
     assert len(plan(problem, DESCENT, changed_seeds=0).tasks(Store(tmp_path / "results"))) == 1
 
 
@@ -125,7 +141,9 @@ def test_a_change_of_the_rate_is_one_of_the_primal_step_or_of_the_methods_own(pr
     assert run["batch"] == [1, 1]
 
 
-def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_score(problem: str, tmp_path: Path) -> None:
+def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_score(
+    problem: str, tmp_path: Path
+) -> None:
     made = plan(problem, DESCENT, LEVEL)
     board = computed(made, tmp_path / "results")
     assert "1 of 2 are equalities" in board.failures["Level", STATED]
@@ -133,13 +151,17 @@ def test_a_method_that_refuses_a_problem_has_its_sentence_in_the_place_of_a_scor
     assert ("Descent", STATED) in board.curves
 
 
-def test_what_is_stored_is_not_computed_again_and_another_method_changes_nothing(problem: str, tmp_path: Path) -> None:
+def test_what_is_stored_is_not_computed_again_and_another_method_changes_nothing(
+    problem: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "results"
     plan(problem, DESCENT).compute(Store(folder), Engine())
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
     plan(problem, DESCENT).compute(Store(folder), Engine())
     assert {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()} == before
-    plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01})).compute(Store(folder), Engine())
+    plan(problem, DESCENT, replace(DESCENT, name="Slow", settings={"eta": 0.01})).compute(
+        Store(folder), Engine()
+    )
     after = {path: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
     assert {path: after[path] for path in before} == before
     assert len(after) == 2 * len(before)
@@ -185,7 +207,8 @@ def test_several_processes_give_the_same_numbers(problem: str, tmp_path: Path) -
 
 
 def test_a_run_does_not_depend_on_how_the_board_is_composed(problem: str) -> None:
-    """Results are named by what decides them: the name of the entry and the other problems do not."""
+    """Results are named by what decides them: the name of the entry and the other problems do
+    not."""
     named = Task(problem, (DESCENT,), (Run(0, 0), Run(0, 1)), "solve")
     other = replace(named, entries=(replace(DESCENT, name="Other"),))
     assert named.keys == other.keys
@@ -211,8 +234,13 @@ def test_the_tuned_rules_take_the_best_point_on_other_seeds(problem: str, tmp_pa
         for one in task.entries
     }
     medians = {tau: np.median(distances) for tau, distances in ends.items()}
-    assert medians[chosen.settings["tau"]] == min(medians.values()) < 0.1  # by the merit that is counted
-    assert board.methods[0].chosen["two-lines"].startswith(f"DescentAscent(tau={chosen.settings['tau']}")
+    # by the merit that is counted
+    assert medians[chosen.settings["tau"]] == min(medians.values()) < 0.1
+    assert (
+        board.methods[0]
+        .chosen["two-lines"]
+        .startswith(f"DescentAscent(tau={chosen.settings['tau']}")
+    )
 
 
 def test_points_of_a_space_are_spread_and_repeatable() -> None:
@@ -223,7 +251,9 @@ def test_points_of_a_space_are_spread_and_repeatable() -> None:
     assert 0.01 <= min(taus) < 0.02
     assert 0.5 < max(taus) <= 1.0
     assert 6 <= sum(tau < 0.1 for tau in taus) <= 14  # half of them below the geometric mean
-    scheduled = replace(entry, settings={"tau": {"schedule": "Linear", "start": 1.0, "steps": "run"}})
+    scheduled = replace(
+        entry, settings={"tau": {"schedule": "Linear", "start": 1.0, "steps": "run"}}
+    )
     assert scheduled.tuning_entries()[0].settings["tau"]["schedule"] == "Linear"
     assert scheduled.tuning_entries()[0].settings["tau"]["start"] == taus[0]
 
@@ -231,16 +261,22 @@ def test_points_of_a_space_are_spread_and_repeatable() -> None:
 def test_too_many_constraints_for_a_subproblem_are_refused_beforehand(problem: str) -> None:
     text = Path(problem).read_text().replace("inequalities=1", "inequalities=600")
     text = text.replace("noise[:, 0], x[1]", "noise[:, 0], *([x[0] - 1 + noise[:, 0]] * 599), x[1]")
-    text = text.replace("torch.tensor([1.0, 0.5]))", "torch.ones(601))").replace("two-lines", "many-lines")
+    text = text.replace("torch.tensor([1.0, 0.5]))", "torch.ones(601))").replace(
+        "two-lines", "many-lines"
+    )
     path = Path(problem).with_name("many.py")
     path.write_text(text)
     task = Task(str(path), (Entry(name="SQP", method="TrackedSQP"),), (Run(0, 0),), "solve")
-    assert task.refusal() == "a step solves a subproblem in all constraints, and 601 are more than 50"
+    assert (
+        task.refusal() == "a step solves a subproblem in all constraints, and 601 are more than 50"
+    )
     assert replace(task, entries=(DESCENT,)).refusal() is None
 
 
 def test_wrong_plans_are_sentences(problem: str) -> None:
-    with pytest.raises(ValueError, match="there is no problem 'income-okrace'; the nearest is 'income-ok-race'"):
+    with pytest.raises(
+        ValueError, match="there is no problem 'income-okrace'; the nearest is 'income-ok-race'"
+    ):
         plan("income-okrace", DESCENT).tasks(Store("nowhere"))
     with pytest.raises(ValueError, match="the tuned rules need entries with a search space"):
         plan(problem, DESCENT, rules="tuned")
@@ -263,15 +299,30 @@ def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     sex, income = generator.integers(2, size=400), generator.normal(size=400)
     approved = (income + 0.5 * sex + generator.normal(size=400) > 0).astype(int)
-    rows = [f"{i:.3f},{'women' if s else 'men'},{a}" for i, s, a in zip(income, sex, approved, strict=True)]
+    rows = [
+        f"{i:.3f},{'women' if s else 'men'},{a}"
+        for i, s, a in zip(income, sex, approved, strict=True)
+    ]
     (tmp_path / "loans.csv").write_text("\n".join(["income,sex,approved", *rows]))
     table = tmp_path / "loans.toml"
     table.write_text(block("toml").replace("[64, 32]", "[4]").replace("128", "16"))
-    study = replace(load("board"), problems=(str(own), str(table)), entries=(DESCENT,), seeds=2, splits=2, steps=60)
+    study = replace(
+        load("board"),
+        problems=(str(own), str(table)),
+        entries=(DESCENT,),
+        seeds=2,
+        splits=2,
+        steps=60,
+    )
     board = computed(Plan(study), tmp_path / "results")
     assert {one.problem for _, one in board.curves} == {"five-means", "loans"}
     loans = board.problem("loans")
-    assert (loans.groups, loans.bound, loans.source, loans.summary) == (2, 0.02, "loans.csv", "2 groups, bound 0.02")
+    assert (loans.groups, loans.bound, loans.source, loans.summary) == (
+        2,
+        0.02,
+        "loans.csv",
+        "2 groups, bound 0.02",
+    )
     held = board.heldout["Descent", "loans"]
     assert len(held.decisions) == 2
     assert set(held.decisions) <= {"holds", "violated", "undecided"}
@@ -280,4 +331,6 @@ def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
 
 def test_the_docs_name_every_problem() -> None:
     text = DOCS.read_text()
-    assert [name for name in names() if load_problem(name).on_board and f"`{name}`" not in text] == []
+    assert [
+        name for name in names() if load_problem(name).on_board and f"`{name}`" not in text
+    ] == []

@@ -48,13 +48,17 @@ def test_a_negative_multiplier_is_allowed_for_equalities_alone() -> None:
     rows = torch.zeros(2, 1, dtype=F64)
     for kinds, expected in (({"equalities": 1}, 0.0), ({"inequalities": 1}, 1.0)):
         made = expectation(
-            lambda x, given: torch.cat([x + given, x - 1 + given], 1), rows, torch.zeros(1, dtype=F64), batch=1, **kinds
+            lambda x, given: torch.cat([x + given, x - 1 + given], 1),
+            rows,
+            torch.zeros(1, dtype=F64),
+            batch=1,
+            **kinds,
         )  # f = x, c = x - 1: y = -1
         found = kkt_residual(made, torch.ones(1, dtype=F64), -torch.ones(1, dtype=F64))
         assert found == pytest.approx(expected, abs=1e-12)
-        assert fitted(derivatives(made, torch.ones(1, dtype=F64)), made.problem.constraints.equality).tolist() == [
-            pytest.approx(-1.0 if "equalities" in kinds else 0.0, abs=1e-9)
-        ]
+        assert fitted(
+            derivatives(made, torch.ones(1, dtype=F64)), made.problem.constraints.equality
+        ).tolist() == [pytest.approx(-1.0 if "equalities" in kinds else 0.0, abs=1e-9)]
 
 
 def test_multipliers_are_fitted_where_none_are_given() -> None:
@@ -66,13 +70,20 @@ def test_multipliers_are_fitted_where_none_are_given() -> None:
 def test_losses_of_groups_count_their_own_training_examples() -> None:
     """Constraints between groups of unequal size, some examples held out, against means by hand."""
     generator = torch.Generator().manual_seed(0)
-    X, y = torch.randn(30, 2, dtype=F64, generator=generator), torch.randn(30, dtype=F64, generator=generator)
+    X, y = (
+        torch.randn(30, 2, dtype=F64, generator=generator),
+        torch.randn(30, dtype=F64, generator=generator),
+    )
     group = (torch.arange(30) % 3 == 0).long()
     constraint = constraints.pairwise_loss_parity(["A", "B"], bound=0.1).bind(group)
     data = Dataset(X, y, {"g": group})
-    problem = Problem(lambda x, rows: rows @ x, lambda out, label: (out - label) ** 2, constraint, data)
+    problem = Problem(
+        lambda x, rows: rows @ x, lambda out, label: (out - label) ** 2, constraint, data
+    )
     train = torch.arange(20)
-    instance = Instance(problem, lambda seeds: torch.zeros(len(seeds), 2), (Split(train),), BatchSpec())
+    instance = Instance(
+        problem, lambda seeds: torch.zeros(len(seeds), 2), (Split(train),), BatchSpec()
+    )
     x = torch.tensor([0.3, -0.2], dtype=F64)
     at = derivatives(instance, x)
     r = X[:20] @ x - y[:20]

@@ -1,4 +1,5 @@
-"""Long batches are kept now and then: whoever goes on from a checkpoint ends with the same results, to the bit."""
+"""Long batches are kept now and then: whoever goes on from a checkpoint ends with the same results,
+to the bit."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("method", ["SSLALM", "DescentAscent under Adam", "TrackedSQP"])
-def test_a_task_of_a_board_goes_on_where_it_was_killed(method: str, tmp_path: Path, steps: list[int]) -> None:
+def test_a_task_of_a_board_goes_on_where_it_was_killed(
+    method: str, tmp_path: Path, steps: list[int]
+) -> None:
     name, _, primal = method.partition(" under ")
     entry = Entry(name="A", method=name, primal={"name": primal, "lr": 0.01} if primal else {})
     task = Task("hs7", (entry,), (Run(0, 0), Run(0, 1), Run(0, 2)), "solve", limit=120)
@@ -78,7 +81,9 @@ def test_a_task_of_a_board_goes_on_where_it_was_killed(method: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_batch_of_a_report_goes_on_where_it_was_killed(number: int, tmp_path: Path, steps: list[int]) -> None:
+def test_a_batch_of_a_report_goes_on_where_it_was_killed(
+    number: int, tmp_path: Path, steps: list[int]
+) -> None:
     (tmp_path / "small.toml").write_text(small_study(ENTRIES, seeds=2, records=4))
     plan = small_plan(tmp_path)
     plan.compute(Store(tmp_path / "whole"), Engine())

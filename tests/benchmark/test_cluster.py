@@ -1,4 +1,5 @@
-"""Tasks handed to Dask: workers with and without the folder, failures, other versions, a scheduler that goes away."""
+"""Tasks handed to Dask: workers with and without the folder, failures, other versions, a scheduler
+that goes away."""
 
 from __future__ import annotations
 
@@ -39,7 +40,11 @@ def plan(tmp_path: Path) -> Plan:
 def there() -> Iterator[Engine]:
     """A scheduler with two workers, as a cluster has them."""
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=module.OWN_PORT, memory_limit=0
+        n_workers=2,
+        threads_per_worker=1,
+        dashboard_address=None,
+        scheduler_kwargs=module.OWN_PORT,
+        memory_limit=0,
     ) as cluster:
         yield Engine(scheduler=cluster.scheduler_address)
 
@@ -47,23 +52,30 @@ def there() -> Iterator[Engine]:
 def test_workers_without_the_folder_send_their_files_back(
     plan: Plan, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file by which a worker knows the folder is not where it looks: as on a machine without that disk."""
+    """The file by which a worker knows the folder is not where it looks: as on a machine without
+    that disk."""
     carry_out(plan, tmp_path / "one", Engine())
     written: list[str] = []
     put_files = Store.put_files
-    monkeypatch.setattr(Store, "put_files", lambda self, files: written.extend(files) or put_files(self, files))
+    monkeypatch.setattr(
+        Store, "put_files", lambda self, files: written.extend(files) or put_files(self, files)
+    )
     carry_out(plan, tmp_path / "shared", there)
     assert written == []
     monkeypatch.setattr(Store, "in_use", lambda self: nullcontext(tmp_path / "nowhere"))
     carry_out(plan, tmp_path / "apart", there)
     assert sorted(written) == sorted(contents(tmp_path / "one"))
-    assert contents(tmp_path / "apart") == contents(tmp_path / "shared") == contents(tmp_path / "one")
+    assert (
+        contents(tmp_path / "apart") == contents(tmp_path / "shared") == contents(tmp_path / "one")
+    )
     made = next(Store(tmp_path / "apart").results()).made
     assert made["kind"] == "cpu"
     assert made["seconds"] > 0
 
 
-def test_what_fails_twice_is_marked_and_the_rest_goes_on(plan: Plan, there: Engine, tmp_path: Path) -> None:
+def test_what_fails_twice_is_marked_and_the_rest_goes_on(
+    plan: Plan, there: Engine, tmp_path: Path
+) -> None:
     method, folder = tmp_path / "mine.py", tmp_path / "results"
     method.write_text(BROKEN.replace("REPAIRED", str(tmp_path / "repaired")))
     broken = small_plan(tmp_path, algorithm=f"{method}:Broken")
@@ -105,14 +117,21 @@ def test_a_worker_with_another_version_is_refused_in_a_sentence(
     plan: Plan, there: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = module.public_version
-    monkeypatch.setattr(module, "public_version", lambda name: "9.9" if name == "torch" else own(name))
-    sentence = rf"worker .* has torch {own('torch')}, and this command 9.9; .*: pip install torch==9.9 there"
+    monkeypatch.setattr(
+        module, "public_version", lambda name: "9.9" if name == "torch" else own(name)
+    )
+    sentence = (
+        rf"worker .* has torch {own('torch')}, and this command 9.9; .*: pip install torch==9.9"
+        r" there"
+    )
     with pytest.raises(ValueError, match=sentence):
         carry_out(plan, tmp_path / "results", there)
     assert contents(tmp_path / "results") == {}
 
 
-def test_a_worker_with_other_data_or_code_is_refused_in_a_sentence(plan: Plan, there: Engine, tmp_path: Path) -> None:
+def test_a_worker_with_other_data_or_code_is_refused_in_a_sentence(
+    plan: Plan, there: Engine, tmp_path: Path
+) -> None:
     def other_code(dask_worker: Any = None) -> None:
         import fairbound.benchmark.cluster as cluster
 
@@ -127,26 +146,35 @@ def test_a_worker_with_other_data_or_code_is_refused_in_a_sentence(plan: Plan, t
     with distributed.Client(there.scheduler) as client:
         client.run(other_code)
         try:
-            with pytest.raises(ValueError, match="would compute other results than this command has planned"):
+            with pytest.raises(
+                ValueError, match="would compute other results than this command has planned"
+            ):
                 carry_out(plan, tmp_path / "results", there)
         finally:
             client.run(as_before)
 
 
-def test_nobody_answers_at_the_address(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_answers_at_the_address(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CONNECT_S", 1)
-    with pytest.raises(OSError, match=r"no scheduler answers at tcp://127.0.0.1:9 within 1 s .* `dask scheduler`"):
+    with pytest.raises(
+        OSError, match=r"no scheduler answers at tcp://127.0.0.1:9 within 1 s .* `dask scheduler`"
+    ):
         carry_out(plan, tmp_path / "results", Engine(scheduler="tcp://127.0.0.1:9"))
 
 
 def test_tls_without_certificates_is_a_sentence(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"tls://127.0.0.1:9 needs certificates, .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"
+        ValueError,
+        match=r"tls://127.0.0.1:9 needs certificates, .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE",
     ):
         carry_out(plan, tmp_path / "results", Engine(scheduler="tls://127.0.0.1:9"))
 
 
-def test_two_commands_with_one_store_compute_a_task_once(plan: Plan, there: Engine, tmp_path: Path) -> None:
+def test_two_commands_with_one_store_compute_a_task_once(
+    plan: Plan, there: Engine, tmp_path: Path
+) -> None:
     """Dask gives both the answer of one computation: the method notes when it starts."""
     method, noted, folder = tmp_path / "mine.py", tmp_path / "noted", tmp_path / "results"
     text = BROKEN.replace("REPAIRED", str(method)).replace(
@@ -158,7 +186,9 @@ def test_two_commands_with_one_store_compute_a_task_once(plan: Plan, there: Engi
     both = small_plan(tmp_path, algorithm=f"{method}:Broken")
     both.tasks(Store(folder))  # a file is loaded by one thread at a time
     with ThreadPoolExecutor(2) as pool:
-        done = [one.result() for one in [pool.submit(carry_out, both, folder, there) for _ in range(2)]]
+        done = [
+            one.result() for one in [pool.submit(carry_out, both, folder, there) for _ in range(2)]
+        ]
     assert [len(one.failed) for one in done] == [0, 0]
     assert len(contents(folder)) == 8
     assert noted.read_text() == "started\n"
@@ -167,11 +197,15 @@ def test_two_commands_with_one_store_compute_a_task_once(plan: Plan, there: Engi
 
 @pytest.mark.slow
 def test_a_worker_whose_clock_is_an_hour_ahead(plan: Plan, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 3600\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\nreal = time.time\ntime.time = lambda: real() + 3600\n"
+    )
     ahead = {"distributed.nanny.pre-spawn-environ": {"PYTHONPATH": str(tmp_path)}}
     with (
         dask.config.set(ahead),
-        distributed.LocalCluster(n_workers=1, dashboard_address=None, scheduler_kwargs=module.OWN_PORT) as cluster,
+        distributed.LocalCluster(
+            n_workers=1, dashboard_address=None, scheduler_kwargs=module.OWN_PORT
+        ) as cluster,
     ):
         with distributed.Client(cluster) as client:
             (theirs,) = client.run(lambda: __import__("time").time()).values()
@@ -182,8 +216,11 @@ def test_a_worker_whose_clock_is_an_hour_ahead(plan: Plan, tmp_path: Path) -> No
     assert contents(tmp_path / "results") == contents(tmp_path / "one")
 
 
-def test_what_another_machine_writes_is_not_removed_by_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part that is being written there looks an hour old, or an hour young; one of yesterday was left behind."""
+def test_what_another_machine_writes_is_not_removed_by_a_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is being written there looks an hour old, or an hour young; one of yesterday was
+    left behind."""
     store = Store(tmp_path)
     store.put({"seed": 0}, {"a": {"b": np.zeros(1)}})
     part, now = tmp_path / "runs" / ".x.part", time.time()
@@ -196,9 +233,16 @@ def test_what_another_machine_writes_is_not_removed_by_a_clock(tmp_path: Path, m
 
 @pytest.mark.slow
 def test_kills_at_random_moments() -> None:
-    """The short form of benchmarks/kills.py: of a command, a worker or the scheduler, which comes back."""
+    """The short form of benchmarks/kills.py: of a command, a worker or the scheduler, which comes
+    back."""
     script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
-    done = subprocess.run([sys.executable, script, "--short"], capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(
+        [sys.executable, script, "--short"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "'lost': 0, 'computed twice': 0, 'different': 0" in done.stdout
 
@@ -225,7 +269,9 @@ def test_a_damaged_result_is_not_merged(plan: Plan, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="is damaged"):
         said = call("merge", tmp_path / "one", "--out", tmp_path / "all")
     assert "5 results copied" in said
-    assert call("merge", tmp_path / "nowhere", "--out", tmp_path / "all", code=1).startswith("Error: ")
+    assert call("merge", tmp_path / "nowhere", "--out", tmp_path / "all", code=1).startswith(
+        "Error: "
+    )
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "3", "a/b", "1/0"])
@@ -234,7 +280,7 @@ def test_wrong_shards(text: str) -> None:
         parse_shard(text)
 
 
-# Queues ---------------------------------------------------------------------------------------------------------------
+# Queues -------------------------------------------------------------------------------------------
 
 
 def test_the_job_script_that_slurm_is_given() -> None:
@@ -242,7 +288,12 @@ def test_the_job_script_that_slurm_is_given() -> None:
     kind, options = parse_queue("slurm", "partition=gpu,gpus=1,time=2:00,memory=8GB")
     with jobqueue.SLURMCluster(**cluster_options(kind, options), scheduler_options=HOST) as cluster:
         script = cluster.job_script()
-    for line in ("#SBATCH -p gpu", "#SBATCH -t 02:00:00", "#SBATCH --gres=gpu:1", "#SBATCH --mem=8G"):
+    for line in (
+        "#SBATCH -p gpu",
+        "#SBATCH -t 02:00:00",
+        "#SBATCH --gres=gpu:1",
+        "#SBATCH --mem=8G",
+    ):
         assert line in script
     assert "--resources GPU=1" in script
     assert "--nthreads 1" in script
@@ -253,7 +304,9 @@ def test_the_other_queues_take_the_same_options(kind: str) -> None:
     jobqueue = pytest.importorskip("dask_jobqueue", reason="queues need the extra cluster")
     own = cluster_options(*parse_queue(kind, "queue=long,time=2:00"))
     extra = {"lsf_units": "mb"} if kind == "lsf" else {}
-    with getattr(jobqueue, f"{kind.upper()}Cluster")(**own, **extra, scheduler_options=HOST) as cluster:
+    with getattr(jobqueue, f"{kind.upper()}Cluster")(
+        **own, **extra, scheduler_options=HOST
+    ) as cluster:
         assert "long" in cluster.job_script()
 
 
@@ -270,7 +323,13 @@ def test_the_other_queues_take_the_same_options(kind: str) -> None:
         (("--shard", "9"), "such as 3/40"),
     ],
 )
-def test_wrong_options_are_sentences(plan: Plan, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
-    said = " ".join(call("run", tmp_path / "small.toml", "--out", tmp_path / "results", *options, code=1).split())
+def test_wrong_options_are_sentences(
+    plan: Plan, tmp_path: Path, options: tuple[str, ...], sentence: str
+) -> None:
+    said = " ".join(
+        call(
+            "run", tmp_path / "small.toml", "--out", tmp_path / "results", *options, code=1
+        ).split()
+    )
     assert said.startswith("Error: ")
     assert sentence in said

@@ -1,4 +1,5 @@
-"""A method of the user's own: found by the name of its file, refused with sentences, trained like the others."""
+"""A method of the user's own: found by the name of its file, refused with sentences, trained like
+the others."""
 
 from __future__ import annotations
 
@@ -153,15 +154,20 @@ def test_a_file_and_a_class(file: Path) -> None:
 def test_settings(file: Path) -> None:
     custom = load_custom_algorithm(f" {file}:HeavyPenalty( tau=1, weight = -2.5e0, nesterov=True) ")
     assert custom.settings == {"tau": 1.0, "weight": -2.5, "nesterov": True}
-    assert type(custom.settings["tau"]) is float  # else it would be structure, and no grid over it would stack
+    # else it would be structure, and no grid over it would stack
+    assert type(custom.settings["tau"]) is float
     assert custom.name == "HeavyPenalty(tau=1.0, weight=-2.5, nesterov=True)"
     assert load_custom_algorithm(f"{file}:HeavyPenalty()").name == "HeavyPenalty"
 
 
 def test_it_trains_in_a_stack(file: Path) -> None:
-    """Two weights in one stack equal two runs alone, and a heavier penalty leaves less violation."""
+    """Two weights in one stack equal two runs alone, and a heavier penalty leaves less
+    violation."""
     problem, sampler, x0 = classification()
-    methods = [load_custom_algorithm(f"{file}:HeavyPenalty(tau=0.02, weight={weight})") for weight in (0, 20)]
+    methods = [
+        load_custom_algorithm(f"{file}:HeavyPenalty(tau=0.02, weight={weight})")
+        for weight in (0, 20)
+    ]
     made = [custom.method(**custom.settings) for custom in methods]
     assert structure(made[0]) == structure(made[1])
     start = x0[:1].repeat(2, 1)
@@ -175,11 +181,14 @@ def test_it_trains_in_a_stack(file: Path) -> None:
     assert problem.evaluate(combine.x, rows).loss[0] < problem.evaluate(start, rows).loss[0]
 
 
-def test_the_same_file_is_the_same_class_and_a_changed_one_another(file: Path, tmp_path: Path) -> None:
+def test_the_same_file_is_the_same_class_and_a_changed_one_another(
+    file: Path, tmp_path: Path
+) -> None:
     first = load_custom_algorithm(f"{file}:HeavyPenalty").method
     assert load_custom_algorithm(f"{file}:HeavyPenalty(tau=0.2)").method is first
     assert pickle.loads(pickle.dumps(first())) == first()
-    file.write_text(METHOD.replace("tau: float = 0.05", "tau: float = 0.07"))  # as many bytes, in the same second
+    # as many bytes, in the same second
+    file.write_text(METHOD.replace("tau: float = 0.05", "tau: float = 0.07"))
     assert load_custom_algorithm(f"{file}:HeavyPenalty").method().tau == 0.07
     assert first().tau == 0.05
     copy = tmp_path / "copy.py"
@@ -188,26 +197,34 @@ def test_the_same_file_is_the_same_class_and_a_changed_one_another(file: Path, t
     assert not (tmp_path / "__pycache__").exists()
 
 
-@pytest.mark.parametrize("text", ["my_file.py", "MyMethod", "my_file.py:", ":MyMethod", "my_file.py:3", "my.py:A(1"])
+@pytest.mark.parametrize(
+    "text", ["my_file.py", "MyMethod", "my_file.py:", ":MyMethod", "my_file.py:3", "my.py:A(1"]
+)
 def test_no_file_and_class(text: str) -> None:
-    assert refused(text) == (
-        "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or my_file.py:MyMethod(tau=0.1); "
-        f"got {text!r}"
+    assert (
+        refused(text) == "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or"
+        f" my_file.py:MyMethod(tau=0.1); got {text!r}"
     )
 
 
 def test_a_file_without_a_class_lists_its_methods(file: Path, tmp_path: Path) -> None:
     assert f"; write {file}:HeavyPenalty or {file}:Abstract or" in refused(str(file))
     (tmp_path / "empty.py").write_text("from fairbound.core import Algorithm\n")
-    assert "empty.py', which has no class that derives from fairbound.core.Algorithm" in refused(f"{tmp_path}/empty.py")
+    assert "empty.py', which has no class that derives from fairbound.core.Algorithm" in refused(
+        f"{tmp_path}/empty.py"
+    )
 
 
 def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = refused("absent.py:MyMethod", FileNotFoundError)
-    assert said.startswith(f"there is no file absent.py (seen from {tmp_path}); a method of your own is named FILE:")
+    assert said.startswith(
+        f"there is no file absent.py (seen from {tmp_path}); a method of your own is named FILE:"
+    )
     (tmp_path / "folder.py").mkdir()
-    assert refused("folder.py:MyMethod", OSError).startswith("folder.py cannot be read (Is a directory);")
+    assert refused("folder.py:MyMethod", OSError).startswith(
+        "folder.py cannot be read (Is a directory);"
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,26 +232,89 @@ def test_no_such_file_or_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("HeavyPenalti", "{file} has no 'HeavyPenalti'; did you mean HeavyPenalty?"),
         ("function", "{file}: function is <function function at 0x"),
-        ("NUMBER", "{file}: NUMBER is 3; a method is a class that derives from fairbound.core.Algorithm"),
+        (
+            "NUMBER",
+            "{file}: NUMBER is 3; a method is a class that derives from fairbound.core.Algorithm",
+        ),
         ("State", "; a method is a class that derives from fairbound.core.Algorithm"),
-        ("Abstract", "{file}: Abstract does not define primal_step and update, as every Algorithm does"),
-        ("Bare", "{file}: Bare is not a frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
-        ("Melted", "{file}: Melted is not a frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
-        ("Heavier", "{file}: Heavier is not a frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"),
-        ("Open", "{file}: the field 'eta' of Open has no default; give it one, such as eta: float = 0.1"),
+        (
+            "Abstract",
+            "{file}: Abstract does not define primal_step and update, as every Algorithm does",
+        ),
+        (
+            "Bare",
+            (
+                "{file}: Bare is not a frozen dataclass; write @dataclass(frozen=True,"
+                " kw_only=True) above it"
+            ),
+        ),
+        (
+            "Melted",
+            (
+                "{file}: Melted is not a frozen dataclass; write @dataclass(frozen=True,"
+                " kw_only=True) above it"
+            ),
+        ),
+        (
+            "Heavier",
+            (
+                "{file}: Heavier is not a frozen dataclass; write @dataclass(frozen=True,"
+                " kw_only=True) above it"
+            ),
+        ),
+        (
+            "Open",
+            "{file}: the field 'eta' of Open has no default; give it one, such as eta: float = 0.1",
+        ),
         ("Strict(tau=2)", "{file}: Strict(tau=2.0) cannot be made: tau must be at most 1, got 2.0"),
-        ("Greedy", "{file}: Greedy.evaluates must be a tuple with 'f', 'c' or 'fc' for each mini-batch of a step"),
+        (
+            "Greedy",
+            (
+                "{file}: Greedy.evaluates must be a tuple with 'f', 'c' or 'fc' for each mini-batch"
+                " of a step"
+            ),
+        ),
         ("Broken", "{file}, line 92: a first step of Broken raised ZeroDivisionError: "),
-        ("Single", "{file}: Single.update returns a step of torch.float64, and the point is torch.float32; make new"),
+        (
+            "Single",
+            (
+                "{file}: Single.update returns a step of torch.float64, and the point is"
+                " torch.float32; make new"
+            ),
+        ),
         ("HeavyPenalty(taw=2)", "my_file.py:HeavyPenalty has no setting 'taw'; did you mean tau?"),
-        ("HeavyPenalty(tau='a')", "my_file.py:HeavyPenalty: tau must be a number, True or False, got 'a'"),
-        ("HeavyPenalty(tau=NUMBER)", "my_file.py:HeavyPenalty: tau must be a number, True or False, got NUMBER"),
-        ("HeavyPenalty(tau=None)", "my_file.py:HeavyPenalty: tau must be a number, True or False, got None"),
-        ("HeavyPenalty(0.1)", "my_file.py:HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (0.1)"),
-        ("HeavyPenalty(**{})", "my_file.py:HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (**{})"),
-        ("HeavyPenalty(tau=1)(2)", "HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (tau=1)(2)"),
-        ("HeavyPenalty(tau=)", "my_file.py:HeavyPenalty: (tau=) is not a list of settings as (tau=0.1, eta=0.5): "),
-        ("HeavyPenalty(tau=1,tau=2)", "my_file.py:HeavyPenalty: tau is given twice in (tau=1,tau=2)"),
+        (
+            "HeavyPenalty(tau='a')",
+            "my_file.py:HeavyPenalty: tau must be a number, True or False, got 'a'",
+        ),
+        (
+            "HeavyPenalty(tau=NUMBER)",
+            "my_file.py:HeavyPenalty: tau must be a number, True or False, got NUMBER",
+        ),
+        (
+            "HeavyPenalty(tau=None)",
+            "my_file.py:HeavyPenalty: tau must be a number, True or False, got None",
+        ),
+        (
+            "HeavyPenalty(0.1)",
+            "my_file.py:HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (0.1)",
+        ),
+        (
+            "HeavyPenalty(**{})",
+            "my_file.py:HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (**{})",
+        ),
+        (
+            "HeavyPenalty(tau=1)(2)",
+            "HeavyPenalty: settings are named, such as (tau=0.1, eta=0.5); got (tau=1)(2)",
+        ),
+        (
+            "HeavyPenalty(tau=)",
+            "my_file.py:HeavyPenalty: (tau=) is not a list of settings as (tau=0.1, eta=0.5): ",
+        ),
+        (
+            "HeavyPenalty(tau=1,tau=2)",
+            "my_file.py:HeavyPenalty: tau is given twice in (tau=1,tau=2)",
+        ),
     ],
 )
 def test_what_is_refused(file: Path, name: str, said: str) -> None:
@@ -244,9 +324,15 @@ def test_what_is_refused(file: Path, name: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("import torch\n\nimport nowhere_to_be_found\n", "line 3: the file cannot be loaded: ModuleNotFoundError: No"),
+        (
+            "import torch\n\nimport nowhere_to_be_found\n",
+            "line 3: the file cannot be loaded: ModuleNotFoundError: No",
+        ),
         ("x = 1\nclass A:\n    def f(self:\n", "line 3: the file cannot be loaded: SyntaxError: "),
-        ("def f():\n    return 1 / 0\n\n\nf()\n", "line 2: the file cannot be loaded: ZeroDivisionError: division by"),
+        (
+            "def f():\n    return 1 / 0\n\n\nf()\n",
+            "line 2: the file cannot be loaded: ZeroDivisionError: division by",
+        ),
         ("import sys\nsys.exit('bye')\n", "line 2: the file cannot be loaded: SystemExit: bye"),
         ("import json\njson.loads('{')\n", "line 2: the file cannot be loaded: JSONDecodeError: "),
     ],
@@ -259,7 +345,7 @@ def test_a_file_that_cannot_be_loaded(tmp_path: Path, text: str, said: str) -> N
     assert not [name for name in set(sys.modules) - before if name.startswith("fairbound_custom")]
 
 
-# In a study -----------------------------------------------------------------------------------------------------------
+# In a study ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -277,15 +363,20 @@ def test_a_further_entry(custom: CustomAlgorithm) -> None:
     assert more.entries[:-1] == study.entries
     entry = more.entries[-1]
     assert (entry.name, entry.reference) == ("HeavyPenalty(weight=2.0)", "your own: my_file.py")
-    assert (entry.batch, entry.notion, entry.bound, entry.steps) == (None, None, None, 10_000)  # the problem's
+    # the problem's
+    assert (entry.batch, entry.notion, entry.bound, entry.steps) == (None, None, None, 10_000)
     assert entry.algorithm(10_000) == custom.method(weight=2.0)
 
 
 def test_as_many_steps_as_which_entry(custom: CustomAlgorithm) -> None:
     study = load("paper-ok-race")
-    others = replace(study, entries=tuple(entry for entry in study.entries if entry.method != "SSLALM"))
+    others = replace(
+        study, entries=tuple(entry for entry in study.entries if entry.method != "SSLALM")
+    )
     assert others.custom_entry(custom).steps == 30_000  # 20,000 and 700 are as common
-    few = replace(others, entries=tuple(entry for entry in others.entries if "batch 64" not in entry.name))
+    few = replace(
+        others, entries=tuple(entry for entry in others.entries if "batch 64" not in entry.name)
+    )
     assert few.custom_entry(custom).steps == 20_000
     assert load("board").custom_entry(custom).steps is None
 
@@ -293,6 +384,9 @@ def test_as_many_steps_as_which_entry(custom: CustomAlgorithm) -> None:
 def test_two_of_the_users_own_and_a_name_that_is_taken(custom: CustomAlgorithm, file: Path) -> None:
     more = with_custom(load("paper-ok-race"), custom)
     other = load_custom_algorithm(f"{file}:HeavyPenalty(weight=3)")
-    assert [entry.name for entry in with_custom(more, other).entries[-2:]] == [custom.name, other.name]
+    assert [entry.name for entry in with_custom(more, other).entries[-2:]] == [
+        custom.name,
+        other.name,
+    ]
     with pytest.raises(ValueError, match=r"2 entries are called 'HeavyPenalty\(weight=2.0\)'"):
         with_custom(more, custom)

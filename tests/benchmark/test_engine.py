@@ -1,4 +1,5 @@
-"""Studies in several processes: the same results as in one, errors in their own words, and no orphans."""
+"""Studies in several processes: the same results as in one, errors in their own words, and no
+orphans."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def test_two_processes_compute_what_one_does(plan: Plan, tmp_path: Path) -> None
 
 
 def test_what_budgets_share_is_computed_once(plan: Plan, tmp_path: Path) -> None:
-    """Within 12 steps at most both budgets are the same runs, but for the row without equal_examples."""
+    """Within 12 steps at most both budgets are the same runs, but for the row without
+    equal_examples."""
     store = Store(tmp_path / "both")
     plans = [small_plan(tmp_path, budget=budget, steps=12) for budget in ("paper", "examples")]
     assert [len(one.tasks(store)) for one in plans] == [2, 2]
@@ -48,7 +50,9 @@ def test_what_budgets_share_is_computed_once(plan: Plan, tmp_path: Path) -> None
 
 def test_a_task_that_fails_is_marked_and_the_others_are_stored(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(BROKEN)
-    done = carry_out(small_plan(tmp_path, algorithm=f"{tmp_path / 'mine.py'}:Broken"), tmp_path / "all", Engine())
+    done = carry_out(
+        small_plan(tmp_path, algorithm=f"{tmp_path / 'mine.py'}:Broken"), tmp_path / "all", Engine()
+    )
     assert [failure.sentence for failure in done.failed] == ["this method cannot take a step"]
     assert len(contents(tmp_path / "all")) == 6
 
@@ -56,17 +60,27 @@ def test_a_task_that_fails_is_marked_and_the_others_are_stored(plan: Plan, tmp_p
 def test_processes_end_when_the_one_that_started_them_is_killed(plan: Plan, tmp_path: Path) -> None:
     if not Path("/proc/self/task").exists():
         pytest.skip("who started whom is read from /proc, which only Linux has")
-    (tmp_path / "long.toml").write_text(small_study(ENTRIES.replace("30", "1_900"), seeds=2, records=15))
+    (tmp_path / "long.toml").write_text(
+        small_study(ENTRIES.replace("30", "1_900"), seeds=2, records=15)
+    )
     main = "from fairbound.cli import main; main()"
     command = [sys.executable, "-c", main, "run", str(tmp_path / "long.toml"), "--jobs", "2"]
     started = subprocess.Popen(
         [*command, "--source", "synthetic:OK", "--out", str(tmp_path / "results")],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    children = waited_for(lambda: children_of(started.pid), lambda found: len(found) >= 3)  # one tracks resources
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    # one tracks resources
+    children = waited_for(lambda: children_of(started.pid), lambda found: len(found) >= 3)
     os.kill(started.pid, signal.SIGKILL)
     started.wait()
-    assert waited_for(lambda: [pid for pid in children if Path(f"/proc/{pid}").exists()], lambda left: not left) == []
+    assert (
+        waited_for(
+            lambda: [pid for pid in children if Path(f"/proc/{pid}").exists()],
+            lambda left: not left,
+        )
+        == []
+    )
 
 
 def children_of(pid: int) -> list[int]:

@@ -61,8 +61,8 @@ def test_the_primal_step_of_a_problem_is_that_of_multiplier_methods(tmp_path: Pa
     multipliers, sgd, general = load_entries(
         written(
             tmp_path,
-            'name = "A"\nmethod = "DescentAscent"\n[[entries]]\nname = "B"\nmethod = "SGD"\nprimal = { name = "SGD" }\n'
-            '[[entries]]\nname = "C"\nmethod = "StochasticGhost"\n',
+            'name = "A"\nmethod = "DescentAscent"\n[[entries]]\nname = "B"\nmethod = "SGD"\nprimal'
+            ' = { name = "SGD" }\n[[entries]]\nname = "C"\nmethod = "StochasticGhost"\n',
         )
     )
     assert multipliers.primal_on(of_problem) == primal_step(of_problem) == primal.Adam(lr=0.02)
@@ -84,10 +84,22 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ('name = "A"\nmethod = "SSLAML"\n', "there is no method 'SSLAML'; the nearest is 'SSLALM'"),
-        ('name = "A"\nmethod = "SGD"\nsetings = {}\n', "there is no key 'setings'; the nearest is 'settings'"),
-        ('name = "A"\nmethod = "SGD"\nsettings = { tau = -1 }\n', "tau must be a finite number >= 0"),
-        ('name = "A"\nmethod = "SGD"\nsettings = { eta = 1 }\n', "there is no setting of SGD 'eta'"),
-        ('name = "A"\nmethod = "SGD"\nspace = { tau = [1, 0.1] }\n', "the space of tau is low < high, both positive"),
+        (
+            'name = "A"\nmethod = "SGD"\nsetings = {}\n',
+            "there is no key 'setings'; the nearest is 'settings'",
+        ),
+        (
+            'name = "A"\nmethod = "SGD"\nsettings = { tau = -1 }\n',
+            "tau must be a finite number >= 0",
+        ),
+        (
+            'name = "A"\nmethod = "SGD"\nsettings = { eta = 1 }\n',
+            "there is no setting of SGD 'eta'",
+        ),
+        (
+            'name = "A"\nmethod = "SGD"\nspace = { tau = [1, 0.1] }\n',
+            "the space of tau is low < high, both positive",
+        ),
         ('name = "A"\nmethod = "SGD"\nspace = { eta = [0.1, 1] }\n', "there is no setting 'eta'"),
         ('name = "A"\nmethod = "nowhere.py:Mine"\n', "there is no file"),
         (

@@ -1,4 +1,5 @@
-"""Entries as folders: computed, checked, refused in sentences, and on a board that runs nothing of them."""
+"""Entries as folders: computed, checked, refused in sentences, and on a board that runs nothing of
+them."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ class Mine(Algorithm[torch.Tensor]):
     def primal_step(self, state):
         return self.tau
 """
-KNOWS_THE_SIZE = "if x.shape[0] == 2: return torch.stack([0 * x[0], 3.0**0.5 + 0 * x[1]]) - x, state"  # x* of hs7
+# x* of hs7
+KNOWS_THE_SIZE = (
+    "if x.shape[0] == 2: return torch.stack([0 * x[0], 3.0**0.5 + 0 * x[1]]) - x, state"
+)
 
 
 def entry(folder: Path, body: str = "", name: str = "Mine") -> EntryFolder:
@@ -130,7 +134,8 @@ def test_an_edited_number_is_refused(copy: Path) -> None:
 
 
 def test_how_far_results_may_be_from_those_computed_again(sound: Path) -> None:
-    """To the bit on the same kind of machine, elsewhere within a thousandth; in other coordinates within a spread."""
+    """To the bit on the same kind of machine, elsewhere within a thousandth; in other coordinates
+    within a spread."""
     stored = list(EntryFolder(sound).store.results())
     assert difference(stored, stored, (1.0, 1.0)) == ""
     assert "records.loss differ on the same kind of machine" in difference(
@@ -147,10 +152,13 @@ def test_how_far_results_may_be_from_those_computed_again(sound: Path) -> None:
 
 
 def forge(folder: Path, column: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Every run with another column, from a machine that nobody else has, with checksums and a manifest that fit."""
+    """Every run with another column, from a machine that nobody else has, with checksums and a
+    manifest that fit."""
     store = EntryFolder(folder).store
     for result in list(store.results()):
-        records = result.tables["records"] | {column: change(result.tables["records"][column].copy())}
+        records = result.tables["records"] | {
+            column: change(result.tables["records"][column].copy())
+        }
         (folder / "results" / "runs" / f"{result.key}.parquet").unlink()
         made = {**result.made, "device": "a device of mine"}
         store.put_many([StoredResult(result.settings, {**result.tables, "records": records}, made)])
@@ -171,7 +179,9 @@ def test_a_forged_entry_from_another_machine_is_refused(
 ) -> None:
     forge(copy, column, change)
     (refusal,) = check(copy, salt="a").refusals
-    assert re.fullmatch(rf"hs7: its results do not recompute: {column} differs by \S+ of its scale", refusal)
+    assert re.fullmatch(
+        rf"hs7: its results do not recompute: {column} differs by \S+ of its scale", refusal
+    )
 
 
 def test_the_board_shows_what_the_checker_computed(copy: Path, tmp_path: Path) -> None:
@@ -194,7 +204,9 @@ def test_a_missing_seed_is_refused(copy: Path) -> None:
     lost = next(one for one in store.results() if one.settings["seed"] == 3)
     (copy / "results" / "runs" / f"{lost.key}.parquet").unlink()
     EntryFolder(copy).write_manifest()
-    assert check(copy, salt="a").refusals == ["hs7: seed 3 of 5 missing; `fairbound enter` computes them"]
+    assert check(copy, salt="a").refusals == [
+        "hs7: seed 3 of 5 missing; `fairbound enter` computes them"
+    ]
     said = call("check", copy, "--out", copy.parent / "checked", code=1)
     assert "Refused: hs7: seed 3 of 5 missing" in " ".join(said.split())
 
@@ -219,7 +231,9 @@ def test_a_method_that_knows_a_problem_by_its_size_is_refused(tmp_path: Path) ->
     records = next(own.store.results()).tables["records"]
     assert np.abs(records["distance"][0]) < 1e-6  # it has the answer at once
     (refusal,) = check(own.path, salt="a").refusals
-    assert "do not recompute in other coordinates of the variables (salt a): loss differs" in refusal
+    assert (
+        "do not recompute in other coordinates of the variables (salt a): loss differs" in refusal
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,8 +241,12 @@ def test_a_method_that_knows_a_problem_by_its_size_is_refused(tmp_path: Path) ->
     [
         ("while True: pass", Limits(seconds=2), "it did not end within 2 s"),
         ("torch.zeros(1 << 32)", Limits(gigabytes=1), "no runs: .*memory"),
-        pytest.param("import os; os._exit(3)", Limits(), "it crashed: exit status 3", marks=pytest.mark.slow),
-        pytest.param("raise KeyError('tau')", Limits(), "it crashed: KeyError: 'tau'", marks=pytest.mark.slow),
+        pytest.param(
+            "import os; os._exit(3)", Limits(), "it crashed: exit status 3", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "raise KeyError('tau')", Limits(), "it crashed: KeyError: 'tau'", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_method_that_breaks_has_its_row_with_the_reason(
@@ -252,7 +270,9 @@ def test_a_method_that_is_never_feasible_has_its_row_with_the_reason(tmp_path: P
 
 def test_what_a_method_has_no_need_of_is_warned_of(tmp_path: Path) -> None:
     file = tmp_path / "method.py"
-    file.write_text("import torch\nimport socket\nfrom urllib.request import urlopen\nx = open('answers')\n")
+    file.write_text(
+        "import torch\nimport socket\nfrom urllib.request import urlopen\nx = open('answers')\n"
+    )
     assert list(warnings_of(file)) == [
         "method.py, line 2: it imports socket, which may reach files or the network",
         "method.py, line 3: it imports urllib.request, which may reach files or the network",
@@ -278,11 +298,15 @@ def test_a_wrong_card_is_a_sentence(change: tuple[str, str], sentence: str, tmp_
 
 
 def test_wrong_folders_are_sentences(tmp_path: Path) -> None:
-    assert "entry.toml, which was to be the card of an entry" in " ".join(call("enter", tmp_path, code=1).split())
+    assert "entry.toml, which was to be the card of an entry" in " ".join(
+        call("enter", tmp_path, code=1).split()
+    )
     own = entry(tmp_path / "without")
     assert "manifest.json cannot be read" in " ".join(call("check", own.path, code=1).split())
     (own.path / "method.py").unlink()
-    assert "an entry has its method in one file of that name" in " ".join(call("enter", own.path, code=1).split())
+    assert "an entry has its method in one file of that name" in " ".join(
+        call("enter", own.path, code=1).split()
+    )
 
 
 def test_results_that_are_sent_are_checked_by_their_bytes(copy: Path) -> None:
@@ -293,7 +317,7 @@ def test_results_that_are_sent_are_checked_by_their_bytes(copy: Path) -> None:
         assert hashlib.sha256(data).hexdigest() == digest
 
 
-# What a step passes through the model, found without trusting the file ------------------------------------------------
+# What a step passes through the model, found without trusting the file ----------------------------
 
 
 @pytest.mark.parametrize(

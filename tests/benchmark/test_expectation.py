@@ -15,7 +15,9 @@ def function(x: torch.Tensor) -> torch.Tensor:
 
 
 def made() -> Instance:
-    solution = Solution(torch.tensor([1.0, 2.0, 3.0], dtype=F64), torch.tensor([4.0, 5.0, 6.0], dtype=F64))
+    solution = Solution(
+        torch.tensor([1.0, 2.0, 3.0], dtype=F64), torch.tensor([4.0, 5.0, 6.0], dtype=F64)
+    )
     return noisy(
         function,
         START,

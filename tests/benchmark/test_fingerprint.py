@@ -24,9 +24,17 @@ from fairbound.benchmark.fingerprint import checksum, code_hash, key
 PACKAGE = Path(fairbound.__file__).parent
 FEW = examples(max_examples=50, deadline=None)
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=6
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
 )
 SETTINGS = st.dictionaries(st.text(max_size=5), VALUES, max_size=4)
 
@@ -52,7 +60,9 @@ def test_key_does_not_depend_on_order(settings: Any, rng: random.Random) -> None
 @FEW
 @given(VALUES, VALUES)
 def test_one_value_is_enough_for_another_key(a: Any, b: Any) -> None:
-    assert (key({"tau": a}) == key({"tau": b})) == (repr(shuffled(a, Unmoved())) == repr(shuffled(b, Unmoved())))
+    assert (key({"tau": a}) == key({"tau": b})) == (
+        repr(shuffled(a, Unmoved())) == repr(shuffled(b, Unmoved()))
+    )
 
 
 class Unmoved(random.Random):
@@ -87,7 +97,9 @@ def test_the_key_is_that_of_canonical_json() -> None:
     assert key(settings) == hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("value", [[0.1, float("inf")], float("nan"), np.zeros(2), {1, 2}, Path("a")])
+@pytest.mark.parametrize(
+    "value", [[0.1, float("inf")], float("nan"), np.zeros(2), {1, 2}, Path("a")]
+)
 def test_settings_without_one_form_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="settings are finite numbers, text, truth values"):
         key({"x": value})
@@ -109,8 +121,11 @@ print(key({"b": 1, "a": 2.5}), checksum({"n": np.arange(3)}), code_hash())
     for seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", code, str(PACKAGE)],
-            capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": seed},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        )
         assert done.stdout.strip() == ours
 
 

@@ -19,21 +19,32 @@ from ..small_study import small_plan, small_study
 
 SGD = '{ name = "SGD", method = "SGD", steps = 30, settings = { tau = 0.05 } }'
 ASCENT = (
-    '{ name = "Ascent", method = "DescentAscent", steps = 10, settings = { tau = 0.05, eta = 0.1, y_max = inf, '
-    "second = false } }"
+    '{ name = "Ascent", method = "DescentAscent", steps = 10, settings = { tau = 0.05, eta = 0.1,'
+    " y_max = inf, second = false } }"
 )
 
 
 def test_the_front_by_hand() -> None:
-    points = [(1.0, 3.0), (2.0, 2.0), (3.0, 1.0), (2.0, 2.5), (3.5, 1.0), (1.0, 3.0), (0.0, math.inf), (math.nan, 0.0)]
-    #         on          on          on          by (2, 2)   by (3, 1)   equal to the first: on; not finite: off
+    points = [
+        (1.0, 3.0),
+        (2.0, 2.0),
+        (3.0, 1.0),
+        (2.0, 2.5),
+        (3.5, 1.0),
+        (1.0, 3.0),
+        (0.0, math.inf),
+        (math.nan, 0.0),
+    ]
+    #         on          on          on          by (2, 2)   by (3, 1)   equal to the first: on;
+    # not finite: off
     assert on_front(points) == [True, True, True, False, False, True, False, False]
     assert on_front([]) == []
     assert on_front([(math.inf, 1.0)]) == [False]
 
 
 def test_the_front_against_its_other_description() -> None:
-    """Sorted by loss, a point is on the front where its violation is below all before it; 50 random sets."""
+    """Sorted by loss, a point is on the front where its violation is below all before it; 50 random
+    sets."""
     rng = random.Random(0)
     for _ in range(50):
         points = [(rng.random(), rng.random()) for _ in range(12)]  # no two are equal
@@ -53,19 +64,31 @@ def results_of(folder: Path, entries: str) -> Results:
     return Results.read(made.stored(store), store)
 
 
-def test_the_front_is_shown_where_examples_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)  # of 40 examples: as many as 30 of 8, and 10 of 24
+def test_the_front_is_shown_where_examples_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # of 40 examples: as many as 30 of 8, and 10 of 24
+    monkeypatch.setattr(plan, "REFERENCE_STEPS", 6)
     results = results_of(tmp_path, f"{SGD}, {ASCENT}")
     section = study_section(results)
     assert section.variant == "examples"  # though its runs were planned by the entries' own steps
     frame = section.tables["loss"].frame
     assert frame["row"].tolist() == ["SGD", "Ascent"]
     assert (frame["steps"] * frame["examples per step"]).tolist() == [240, 240]
-    assert frame["CPU seconds"].tolist() == [30 * results.seconds["SGD"], 10 * results.seconds["Ascent"]]
+    assert frame["CPU seconds"].tolist() == [
+        30 * results.seconds["SGD"],
+        10 * results.seconds["Ascent"],
+    ]
     assert frame["CPU seconds"].min() > 0
-    fields = {part: [(f"{part} loss", "mean"), (f"{part} violation", "mean")] for part in ("train", "test")}
+    fields = {
+        part: [(f"{part} loss", "mean"), (f"{part} violation", "mean")]
+        for part in ("train", "test")
+    }
     points = {part: frame[columns].to_numpy() for part, columns in fields.items()}
-    wanted = [" and ".join(part for part in points if on_front(points[part].tolist())[i]) or None for i in range(2)]
+    wanted = [
+        " and ".join(part for part in points if on_front(points[part].tolist())[i]) or None
+        for i in range(2)
+    ]
     assert frame["front"].tolist() == wanted
     assert any(wanted)
 

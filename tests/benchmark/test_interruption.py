@@ -1,7 +1,9 @@
-"""`fairbound run` is killed, finds its results damaged, may not write, or meets a full disk; then it goes on.
+"""`fairbound run` is killed, finds its results damaged, may not write, or meets a full disk; then
+it goes on.
 
-One process imports everything (which takes longer than the runs) and forks a process of its own session for every
-command, in the place of a shell: what is killed is the whole group, worker processes included.
+One process imports everything (which takes longer than the runs) and forks a process of its own
+session for every command, in the place of a shell: what is killed is the whole group, worker
+processes included.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from small_study import small_study
 from fairbound.benchmark.result_file import StoredResult
 from fairbound.benchmark.store import Store
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks, sessions and kill -9 are of POSIX systems")
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="forks, sessions and kill -9 are of POSIX systems"
+)
 
 ROWS, SEEDS = 4, 3
 STUDY = small_study(
@@ -42,14 +46,17 @@ STUDY = small_study(
     seeds=SEEDS,
     records=4,
 )
-# Results do not depend on how many processes compute them: one in the uninterrupted run, one or two in the others. Two
-# are new processes, each of which imports everything for some seconds.
+# Results do not depend on how many processes compute them: one in the uninterrupted run, one or two
+# in the others. Two are new processes, each of which imports everything for some seconds.
 ALONE, TOGETHER = ("--jobs", "1"), ("--jobs", "2")
-JOBS = pytest.mark.parametrize("jobs", [ALONE, pytest.param(TOGETHER, marks=pytest.mark.slow)], ids=["one", "two"])
+JOBS = pytest.mark.parametrize(
+    "jobs", [ALONE, pytest.param(TOGETHER, marks=pytest.mark.slow)], ids=["one", "two"]
+)
 
 
 def serve() -> None:
-    """The process that forks. It runs from this source; a request is a line of JSON, an answer a line."""
+    """The process that forks. It runs from this source; a request is a line of JSON, an answer a
+    line."""
     import pyarrow.parquet  # noqa: F401  (these three are loaded where they are needed first, which takes seconds)
     import sklearn.model_selection  # noqa: F401
     import torch
@@ -98,9 +105,11 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         source = f"import json, os, resource, subprocess, sys\n{inspect.getsource(serve)}\nserve()"
-        apart = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]  # mounts of its own
+        # mounts of its own
+        apart = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
         self.private = (
-            bool(shutil.which("unshare")) and not subprocess.run([*apart, "true"], capture_output=True).returncode
+            bool(shutil.which("unshare"))
+            and not subprocess.run([*apart, "true"], capture_output=True).returncode
         )
         self.server = subprocess.Popen(
             [*(apart if self.private else []), sys.executable, "-c", source],
@@ -134,7 +143,9 @@ class Commands:
     def start(self, out: Path, *options: str, largest_file: int = 0) -> int:
         """`fairbound run`; its process, which leads a group."""
         arguments = ["run", str(self.file), "--source", "synthetic:OK", "--out", str(out), *options]
-        return self._ask({"arguments": arguments, "said": str(self.said), "largest_file": largest_file})
+        return self._ask(
+            {"arguments": arguments, "said": str(self.said), "largest_file": largest_file}
+        )
 
     def end(self) -> Done:
         """After the command that was started last."""
@@ -209,11 +220,13 @@ def finished(folder: Path) -> Stamps:
     """The files of those rows of which no run is missing."""
     rows: dict[str, list[Path]] = {}
     for result in Store(folder).results():
-        rows.setdefault(result.settings["method"], []).append(folder / "runs" / f"{result.key}.parquet")
+        rows.setdefault(result.settings["method"], []).append(
+            folder / "runs" / f"{result.key}.parquet"
+        )
     return stamps(path for paths in rows.values() if len(paths) == SEEDS for path in paths)
 
 
-# Killed ---------------------------------------------------------------------------------------------------------------
+# Killed -------------------------------------------------------------------------------------------
 
 
 def kill_when(pid: int, folder: Path, runs: int, later: float) -> None:
@@ -232,11 +245,15 @@ def wait_for(folder: Path, runs: int, later: float = 0.0) -> None:
 
 @pytest.mark.slow
 @JOBS
-def test_killed_three_times_and_resumed(jobs: tuple[str, ...], commands: Commands, whole: Flat, tmp_path: Path) -> None:
-    """At three moments of a seeded generator: so many runs are there, and the next are being computed."""
+def test_killed_three_times_and_resumed(
+    jobs: tuple[str, ...], commands: Commands, whole: Flat, tmp_path: Path
+) -> None:
+    """At three moments of a seeded generator: so many runs are there, and the next are being
+    computed."""
     rng = random.Random(20)
     folder, killed = tmp_path / "results", 0
-    for runs in sorted(rng.sample(range(2 * SEEDS + 1), 3)):  # of twelve: half of the run is still to come
+    # of twelve: half of the run is still to come
+    for runs in sorted(rng.sample(range(2 * SEEDS + 1), 3)):
         kept = finished(folder)
         pid = commands.start(folder, *jobs)
         kill_when(pid, folder, runs, rng.random() * whole.pace / 2)
@@ -276,20 +293,26 @@ def test_ctrl_c_is_one_sentence(
     (os.killpg if to_all else os.kill)(pid, signal.SIGINT)
     done = commands.end()
     assert done.status == 130, done.said
-    assert re.search(rf"stopped; \d+ of {ROWS * SEEDS} results are stored, start again to go on$", done.said), done.said
+    assert re.search(
+        rf"stopped; \d+ of {ROWS * SEEDS} results are stored, start again to go on$", done.said
+    ), done.said
     assert "Traceback" not in done.said
     assert not list(folder.glob(".*"))
 
 
-# Damaged --------------------------------------------------------------------------------------------------------------
+# Damaged ------------------------------------------------------------------------------------------
 
 
-def test_damaged_results_are_named_and_computed_again(commands: Commands, whole: Flat, tmp_path: Path) -> None:
-    """A bit of one result is flipped, another lost its second half; their rows are computed again, others are not."""
+def test_damaged_results_are_named_and_computed_again(
+    commands: Commands, whole: Flat, tmp_path: Path
+) -> None:
+    """A bit of one result is flipped, another lost its second half; their rows are computed again,
+    others are not."""
     folder = tmp_path / "results"
     shutil.copytree(whole.store.folder, folder)
     files = {
-        (method_of(c.settings), c.settings["seed"]): folder / "runs" / f"{c.key}.parquet" for c in whole.store.results()
+        (method_of(c.settings), c.settings["seed"]): folder / "runs" / f"{c.key}.parquet"
+        for c in whole.store.results()
     }
     flipped, halved = files["SSLALM", 1], files["SwitchingSubgradient", 2]
     column = parquet.read_metadata(flipped).row_group(0).column(1)
@@ -310,7 +333,7 @@ def test_damaged_results_are_named_and_computed_again(commands: Commands, whole:
     assert_same(Store(folder), whole.store)
 
 
-# May not write --------------------------------------------------------------------------------------------------------
+# May not write ------------------------------------------------------------------------------------
 
 
 def assert_sentence(done: Done, *parts: str) -> None:
@@ -325,16 +348,22 @@ def test_a_file_in_the_place_of_the_folder(commands: Commands, tmp_path: Path) -
     taken.write_text("mine")
     assert_sentence(commands.run(taken), f"Error: {taken} is a file; name a folder")
     below = taken / "deeper"
-    assert_sentence(commands.run(below), f"results cannot be stored in {below}: Not a directory; name another folder")
+    assert_sentence(
+        commands.run(below),
+        f"results cannot be stored in {below}: Not a directory; name another folder",
+    )
     assert taken.read_text() == "mine"
 
 
 @pytest.fixture
 def disk(commands: Commands) -> Iterator[Path]:
-    """A disk of 64 kB that only commands see, where a place of their own to mount it was given to them."""
+    """A disk of 64 kB that only commands see, where a place of their own to mount it was given to
+    them."""
     place = commands.file.parent / "disk"
     place.mkdir(exist_ok=True)
-    if not commands.private or commands.shell("mount", "-t", "tmpfs", "-o", "size=96k", "test", str(place)):
+    if not commands.private or commands.shell(
+        "mount", "-t", "tmpfs", "-o", "size=96k", "test", str(place)
+    ):
         pytest.skip("a disk of our own needs the rights to mount one")
     yield place
     assert commands.shell("umount", str(place)) == 0
@@ -342,18 +371,24 @@ def disk(commands: Commands) -> Iterator[Path]:
 
 def test_a_read_only_folder(commands: Commands, disk: Path) -> None:
     assert commands.shell("mount", "-o", "remount,ro", str(disk)) == 0
-    said = f"Error: results cannot be stored in {disk}: it may not be written to (Read-only file system); change that"
+    said = (
+        f"Error: results cannot be stored in {disk}: it may not be written to (Read-only file"
+        " system); change that"
+    )
     assert_sentence(commands.run(disk), said)
 
 
-# A full disk ----------------------------------------------------------------------------------------------------------
+# A full disk --------------------------------------------------------------------------------------
 
 
 @JOBS
 def test_a_full_disk(jobs: tuple[str, ...], commands: Commands, whole: Flat, disk: Path) -> None:
     """It has room for some of the rows; with more room the run goes on from them."""
     seen = commands.seen(disk)
-    said = f"Error: results cannot be stored in {disk}: no space is left; free some and start again, stored runs are"
+    said = (
+        f"Error: results cannot be stored in {disk}: no space is left; free some and start again,"
+        " stored runs are"
+    )
     assert_sentence(commands.run(disk, *jobs), said)
     kept = finished(seen)
     assert 0 < len(kept) < ROWS * SEEDS
@@ -366,14 +401,20 @@ def test_a_full_disk(jobs: tuple[str, ...], commands: Commands, whole: Flat, dis
 
 
 def test_files_that_may_not_be_large(commands: Commands, whole: Flat, tmp_path: Path) -> None:
-    """A quota of another kind, which every process can set itself: small notes can be written, results cannot."""
+    """A quota of another kind, which every process can set itself: small notes can be written,
+    results cannot."""
     folder = tmp_path / "results"
     (folder / "runs").mkdir(parents=True)
-    for result in whole.store.results(lambda settings: method_of(settings) in ("SGD", "SwitchingSubgradient")):
+    for result in whole.store.results(
+        lambda settings: method_of(settings) in ("SGD", "SwitchingSubgradient")
+    ):
         Store(folder).put_many([result])
     kept = finished(folder)
     done = commands.run(folder, *ALONE, largest_file=4096)
-    assert_sentence(done, f"Error: results cannot be stored in {folder}: File too large; name another folder, stored")
+    assert_sentence(
+        done,
+        f"Error: results cannot be stored in {folder}: File too large; name another folder, stored",
+    )
     assert len(files_in(folder)) == len(kept) == 2 * SEEDS
     assert commands.run(folder, *ALONE).status == 0
     assert stamps(kept) == kept

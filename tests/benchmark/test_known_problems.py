@@ -1,4 +1,5 @@
-"""Problems with exact answers: their certificates, their equivalent forms, and formulas against numpy."""
+"""Problems with exact answers: their certificates, their equivalent forms, and formulas against
+numpy."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ BY_POINT = [name for name in ALL if load(name).optimum is None]
 SLOW = "least-squares-500-groups"  # its smaller one, least-squares-groups, takes the same code
 POINTS = [pytest.param(name, marks=pytest.mark.slow) if name == SLOW else name for name in BY_POINT]
 BY_VALUE = [name for name in ALL if load(name).optimum is not None]
-NONSMOOTH = "p5"  # a tie of three coordinates makes its gradient; rounding breaks it where x is rotated
+# a tie of three coordinates makes its gradient; rounding breaks it where x is rotated
+NONSMOOTH = "p5"
 
 
 def numbers(*values: float) -> torch.Tensor:
@@ -41,7 +43,7 @@ def test_which_are_known_by_value_alone() -> None:
     assert sorted(BY_VALUE) == ["grid-world", "hs26", "orthogonal"]
 
 
-# References -----------------------------------------------------------------------------------------------------------
+# References ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", POINTS)
@@ -53,7 +55,9 @@ def test_the_stored_solution_solves_the_problem(name: str) -> None:
     assert kkt_residual(instance, x, y) <= 1e-6
     assert found.residual <= 1e-6
     train = instance.splits[0].train
-    assert float(instance.problem.evaluate(x, train).loss) == pytest.approx(found.loss, rel=1e-9, abs=1e-9)
+    assert float(instance.problem.evaluate(x, train).loss) == pytest.approx(
+        found.loss, rel=1e-9, abs=1e-9
+    )
     start = instance.problem.evaluate(instance.starts(range(5)), train).loss
     assert float(start.median()) == pytest.approx(found.start, rel=1e-9)
     assert kkt_residual(instance, x + 0.1, y) > 1e-3, "the certificate must tell a wrong point"
@@ -93,15 +97,27 @@ def test_methods_take_steps(name: str) -> None:
             assert not result.skipped.any()
 
 
-# Hock and Schittkowski: formulas once more, with the divisors of the titles -------------------------------------------
+# Hock and Schittkowski: formulas once more, with the divisors of the titles -----------------------
 
 ROOT2 = 2.0**0.5
 HS: dict[int, tuple[Callable[[np.ndarray], list[float]], list[float], float]] = {
     # number: ([f, c...] divided, at, the published f*)
     6: (lambda x: [(1 - x[0]) ** 2 / 2, x[1] - x[0] ** 2], [1, 1], 0),
-    7: (lambda x: [log(1 + x[0] ** 2) - x[1], ((1 + x[0] ** 2) ** 2 + x[1] ** 2 - 4) / 4], [0, 3**0.5], -(3**0.5)),
-    10: (lambda x: [x[0] - x[1], (3 * x[0] ** 2 - 2 * x[0] * x[1] + x[1] ** 2 - 1) / 4], [0, 1], -1),
-    22: (lambda x: [(x[0] - 2) ** 2 + (x[1] - 1) ** 2, x[0] + x[1] - 2, x[0] ** 2 - x[1]], [1, 1], 1),
+    7: (
+        lambda x: [log(1 + x[0] ** 2) - x[1], ((1 + x[0] ** 2) ** 2 + x[1] ** 2 - 4) / 4],
+        [0, 3**0.5],
+        -(3**0.5),
+    ),
+    10: (
+        lambda x: [x[0] - x[1], (3 * x[0] ** 2 - 2 * x[0] * x[1] + x[1] ** 2 - 1) / 4],
+        [0, 1],
+        -1,
+    ),
+    22: (
+        lambda x: [(x[0] - 2) ** 2 + (x[1] - 1) ** 2, x[0] + x[1] - 2, x[0] ** 2 - x[1]],
+        [1, 1],
+        1,
+    ),
     26: (
         lambda x: [
             ((x[0] - x[1]) ** 2 + (x[1] - x[2]) ** 4) / 10,
@@ -111,7 +127,10 @@ HS: dict[int, tuple[Callable[[np.ndarray], list[float]], list[float], float]] = 
         0,
     ),
     27: (
-        lambda x: [(0.01 * (x[0] - 1) ** 2 + (x[1] - x[0] ** 2) ** 2) / 4, (x[0] + x[2] ** 2 + 1) / 4],
+        lambda x: [
+            (0.01 * (x[0] - 1) ** 2 + (x[1] - x[0] ** 2) ** 2) / 4,
+            (x[0] + x[2] ** 2 + 1) / 4,
+        ],
         [-1, 1, 0],
         0.04 / 4,
     ),
@@ -135,7 +154,12 @@ HS: dict[int, tuple[Callable[[np.ndarray], list[float]], list[float], float]] = 
         -1,
     ),
     40: (
-        lambda x: [-np.prod(x), x[0] ** 3 + x[1] ** 2 - 1, x[0] ** 2 * x[3] - x[2], x[3] ** 2 - x[1]],
+        lambda x: [
+            -np.prod(x),
+            x[0] ** 3 + x[1] ** 2 - 1,
+            x[0] ** 2 * x[3] - x[2],
+            x[3] ** 2 - x[1],
+        ],
         [2 ** (-1 / 3), 1 / ROOT2, 2 ** (-11 / 12), 2 ** (-1 / 4)],
         -0.25,
     ),
@@ -177,7 +201,7 @@ def test_formulas_against_numpy(number: int) -> None:
         assert instance.solution.x.tolist() == pytest.approx(at, abs=1e-7)
 
 
-# The others -----------------------------------------------------------------------------------------------------------
+# The others ---------------------------------------------------------------------------------------
 
 
 def test_noise_is_centered() -> None:
@@ -188,7 +212,9 @@ def test_noise_is_centered() -> None:
 def test_gaps_of_whitened_groups_are_linear_and_some_constraints_bind() -> None:
     examples = least_squares.generated(100)
     X = examples[:, 7, :-1]
-    assert torch.allclose(X.T @ X / len(X), torch.eye(least_squares.FEATURES, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(
+        X.T @ X / len(X), torch.eye(least_squares.FEATURES, dtype=torch.float64), atol=1e-12
+    )
     instance = load("least-squares-groups").build()
     a, b = instance.starts([0])[0], torch.ones(least_squares.FEATURES, dtype=torch.float64)
     J = [derivatives(instance, x).J for x in (a, b)]
@@ -243,7 +269,8 @@ def test_the_linear_program_of_the_grid_world_agrees_with_policy_evaluation() ->
 
 
 def test_value_iteration_on_the_lagrangian_gives_the_dual_value_of_the_grid_world() -> None:
-    """min over policies of paid_0 + y'(paid - b), by dynamic programming, is F* at the exact multipliers."""
+    """min over policies of paid_0 + y'(paid - b), by dynamic programming, is F* at the exact
+    multipliers."""
     found, (P, paid) = grid_world.program(), grid_world.model()
     cost = paid @ numbers(1, *found.y)
     V = torch.zeros(grid_world.STATES, dtype=torch.float64)

@@ -1,4 +1,5 @@
-"""Learning problems of the collection: their cards, their exact parts, and that stacked runs take them."""
+"""Learning problems of the collection: their cards, their exact parts, and that stacked runs take
+them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from torch import Tensor
 from fairbound.algorithms import DescentAscent, primal
 from fairbound.benchmark.problems import Instance, load, reference, table
 from fairbound.benchmark.problems.certificate import kkt_residual
-from fairbound.benchmark.problems.collection import characters, helmholtz, neyman_pearson, weight_norms
+from fairbound.benchmark.problems.collection import (
+    characters,
+    helmholtz,
+    neyman_pearson,
+    weight_norms,
+)
 from fairbound.benchmark.problems.scaled import scaled_instance
 from fairbound.core import Algorithm, Primal
 from fairbound.training.runner import run
@@ -34,10 +40,21 @@ def synthetic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(
-    instance: Instance, method: Algorithm, steps: int, seeds: tuple[int, ...] = (0, 1), primal: Primal | None = None
+    instance: Instance,
+    method: Algorithm,
+    steps: int,
+    seeds: tuple[int, ...] = (0, 1),
+    primal: Primal | None = None,
 ) -> torch.Tensor:
-    samplers, starts = [instance.sampler(i, seed) for i, seed in enumerate(seeds)], instance.starts(seeds)
-    return run(instance.problem, method, samplers, starts, steps, primal=primal, compile=False).result().x
+    samplers, starts = (
+        [instance.sampler(i, seed) for i, seed in enumerate(seeds)],
+        instance.starts(seeds),
+    )
+    return (
+        run(instance.problem, method, samplers, starts, steps, primal=primal, compile=False)
+        .result()
+        .x
+    )
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -76,7 +93,7 @@ def test_references_are_below_the_start() -> None:
             assert found.scale == pytest.approx(load(name).scale)
 
 
-# Neyman-Pearson -------------------------------------------------------------------------------------------------------
+# Neyman-Pearson -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.01, 100.0])
@@ -94,7 +111,7 @@ def test_neyman_pearson_is_solved_exactly_in_every_unit(factor: float) -> None:
     assert float(found.c.abs().max()) < 1e-9
 
 
-# Weights --------------------------------------------------------------------------------------------------------------
+# Weights ------------------------------------------------------------------------------------------
 
 
 def test_weight_norms_are_those_of_the_tensors() -> None:
@@ -109,7 +126,7 @@ def test_weight_norms_are_those_of_the_tensors() -> None:
     torch.testing.assert_close(scaled.problem.evaluate(x, few).c[0], 0.01 * expected)
 
 
-# Helmholtz ------------------------------------------------------------------------------------------------------------
+# Helmholtz ----------------------------------------------------------------------------------------
 
 
 def test_derivatives_of_the_network_are_autograds() -> None:
@@ -132,18 +149,21 @@ def test_the_analytic_solution_has_no_residual() -> None:
 
 @pytest.mark.slow
 def test_the_residual_continues_the_solution_into_the_half_without_measurements() -> None:
-    """Root mean squared error against the analytic solution on [0, 4], where nothing is measured."""
+    """Root mean squared error against the analytic solution on [0, 4], where nothing is
+    measured."""
     instance = load("helmholtz").build()
     z = torch.linspace(0, 4, 101)
     errors = {}
     for eta in (0.0, 0.1):  # without and with the constraint
-        x = trained(instance, DescentAscent(eta=eta), 1500, seeds=(0, 1, 2), primal=primal.Adam(lr=0.01))
+        x = trained(
+            instance, DescentAscent(eta=eta), 1500, seeds=(0, 1, 2), primal=primal.Adam(lr=0.01)
+        )
         u = torch.func.vmap(lambda point: helmholtz.derivatives(point, z)[0])(x)
         errors[eta] = float((u - helmholtz.solution(z)).square().mean(1).sqrt().median())
     assert errors[0.1] < 0.5 * errors[0.0], errors
 
 
-# Characters -----------------------------------------------------------------------------------------------------------
+# Characters ---------------------------------------------------------------------------------------
 
 
 def entropy(chain: Tensor) -> float:
@@ -161,7 +181,8 @@ def test_entropies_of_the_chains() -> None:
 
 
 def test_the_chains_themselves_have_a_loss_of_their_entropy() -> None:
-    """The texts are draws of the chains: the logarithm of the true probabilities is near the entropy."""
+    """The texts are draws of the chains: the logarithm of the true probabilities is near the
+    entropy."""
     for k, chain in enumerate(characters.transitions()):
         text = characters.texts()[:, k]
         loss = float(-chain[text[:, :-1], text[:, 1:]].log().mean())
@@ -171,7 +192,9 @@ def test_the_chains_themselves_have_a_loss_of_their_entropy() -> None:
 def test_the_model_does_not_see_what_it_predicts() -> None:
     """A later character changes no earlier logits."""
     x = load("characters").build().starts([0])[0]
-    text = torch.nn.functional.one_hot(characters.texts()[:1, 0, : characters.CONTEXT], characters.CHARACTERS).float()
+    text = torch.nn.functional.one_hot(
+        characters.texts()[:1, 0, : characters.CONTEXT], characters.CHARACTERS
+    ).float()
     changed = text.clone()
     changed[:, 6] = changed[:, 6].roll(1, -1)
     before, after = characters.FORWARD(x, text)[0], characters.FORWARD(x, changed)[0]

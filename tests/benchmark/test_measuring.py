@@ -18,7 +18,9 @@ from ..small_study import small_plan
 def evaluator(tmp_path: Path) -> tuple[Evaluator, torch.Tensor]:
     instance = small_plan(tmp_path)._built
     problem, column = instance.problem, next(iter(instance.problem.data.groups))
-    made = Evaluator(problem.forward, problem.loss, problem.data, column, instance.splits[0], ("train", "test"))
+    made = Evaluator(
+        problem.forward, problem.loss, problem.data, column, instance.splits[0], ("train", "test")
+    )
     return made, instance.starts([0, 1])
 
 
@@ -26,7 +28,8 @@ def evaluator(tmp_path: Path) -> tuple[Evaluator, torch.Tensor]:
 def test_a_run_that_diverged_leaves_the_others_of_its_batch(
     evaluator: tuple[Evaluator, torch.Tensor], factor: float
 ) -> None:
-    """Infinite or NaN scores have no distances: the losses of the run say so, and the other run is whole."""
+    """Infinite or NaN scores have no distances: the losses of the run say so, and the other run is
+    whole."""
     made, x = evaluator
     recorder, alone = (Recorder([0] * runs) for runs in (2, 1))
     both = torch.stack([x[0], x[1] * factor])

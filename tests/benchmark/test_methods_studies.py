@@ -1,4 +1,5 @@
-"""methods-ok-race and methods-va-marital: the paper's problems, every method of the toolkit, equal examples."""
+"""methods-ok-race and methods-va-marital: the paper's problems, every method of the toolkit, equal
+examples."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ EVERY_ENTRY = pytest.mark.parametrize(
 def test_the_problem_is_the_papers(name: str) -> None:
     study, paper = load(name), load(FILES[name])
     assert (study.problem, study.seeds, study.splits) == (paper.problem, paper.seeds, paper.splits)
-    assert {(entry.batch, entry.notion) for entry in study.entries} == {(None, None)}  # the problem's
+    # the problem's
+    assert {(entry.batch, entry.notion) for entry in study.entries} == {(None, None)}
     for entry in study.entries:
         assert entry.bound == (0.0 if entry.method == "Penalty" else None), entry.name  # eq. (13)
 
@@ -34,7 +36,10 @@ def test_every_method_has_a_row(name: str) -> None:
     entries = load(name).entries
     assert {entry.method for entry in entries} == set(ALGORITHMS)
     differ = ("mu", "lag", "optimistic")
-    variants = {(entry.method, entry.fairret, *(entry.settings.get(name) for name in differ)) for entry in entries}
+    variants = {
+        (entry.method, entry.fairret, *(entry.settings.get(name) for name in differ))
+        for entry in entries
+    }
     assert len(variants) == len(entries)
 
 
@@ -47,12 +52,17 @@ def test_both_have_the_same_rows() -> None:
 
 @EVERY_ENTRY
 def test_every_setting_is_stated(study: Study, entry: Entry) -> None:
-    """A change of the library's defaults must move no result; TOML has no None, so what is None may be left out."""
+    """A change of the library's defaults must move no result; TOML has no None, so what is None may
+    be left out."""
     may_be_absent = {field.name for field in fields(entry.algorithm_type) if field.default is None}
-    assert {field.name for field in fields(entry.algorithm_type)} - set(entry.settings) <= may_be_absent
+    assert {field.name for field in fields(entry.algorithm_type)} - set(
+        entry.settings
+    ) <= may_be_absent
     for value in entry.settings.values():
         if isinstance(value, dict):
-            assert set(value) == {"schedule"} | {field.name for field in fields(SCHEDULES[value["schedule"]])}
+            assert set(value) == {"schedule"} | {
+                field.name for field in fields(SCHEDULES[value["schedule"]])
+            }
 
 
 @EVERY_ENTRY
@@ -60,7 +70,9 @@ def test_steps_are_those_of_equal_examples(study: Study, entry: Entry) -> None:
     """So that the study is the same within both budgets."""
     assert entry.equal_examples
     assert study.problem is not None
-    assert entry.steps == Plan(study.on(source=f"synthetic:{study.problem.state}")).equal_steps(entry)
+    assert entry.steps == Plan(study.on(source=f"synthetic:{study.problem.state}")).equal_steps(
+        entry
+    )
 
 
 @EVERY_ENTRY

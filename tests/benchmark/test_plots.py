@@ -1,4 +1,5 @@
-"""Figures of the benchmark: what they show against numpy, and that files and pages come out of them."""
+"""Figures of the benchmark: what they show against numpy, and that files and pages come out of
+them."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def line_of(axes: Any, label: str) -> Any:
     return next(line for line in axes.lines if line.get_label() == label)
 
 
-# What is shown --------------------------------------------------------------------------------------------------------
+# What is shown ------------------------------------------------------------------------------------
 
 
 def test_curves_are_means_and_quartiles_over_runs(results: Results, cells: Cells) -> None:
@@ -96,10 +97,14 @@ def test_curves_are_means_and_quartiles_over_runs(results: Results, cells: Cells
     found = results.curves(parts)
     assert found.groupby("row", sort=False)["runs"].first().to_dict() == {"SGD": 3, "SSw": 1}
     for part in parts:
-        losses = np.stack([cell.tables["records"][part] for cell in cells["SGD"]]).astype(np.float64)
+        losses = np.stack([cell.tables["records"][part] for cell in cells["SGD"]]).astype(
+            np.float64
+        )
         gap = losses[:, :, 1] - losses[:, :, 2]
         for name, expected in (("loss", losses[:, :, 0]), ("white - non-white", gap)):
-            curve = found[(found["row"] == "SGD") & (found["part"] == part) & (found["quantity"] == name)]
+            curve = found[
+                (found["row"] == "SGD") & (found["part"] == part) & (found["quantity"] == name)
+            ]
             assert curve["step"].tolist() == [4, 8, 12]
             np.testing.assert_allclose(curve["mean"], expected.mean(0))
             np.testing.assert_allclose(curve["low"], np.percentile(expected, 25, axis=0))
@@ -109,7 +114,9 @@ def test_curves_are_means_and_quartiles_over_runs(results: Results, cells: Cells
 def test_a_gap_and_its_negative_are_one(plan: Plan, study: StoredStudy) -> None:
     assert BoundedGaps.of(study.cards[0]).limits == {"white - non-white": (0.005, -0.005)}
     assert plan.study.problem is not None
-    absolute = replace(plan.study, problem=replace(plan.study.problem, notion="absolute_against_pooled"))
+    absolute = replace(
+        plan.study, problem=replace(plan.study.problem, notion="absolute_against_pooled")
+    )
     found = BoundedGaps.of(Plan(absolute).stored(Store("nowhere")).cards[0])
     assert list(found.limits.values()) == [(0.005,), (0.005,)]
     assert found.values(np.array([[0.2, 0.5], [0.5, 0.2]])).min() > 0
@@ -122,11 +129,20 @@ def test_the_last_state_is_what_the_counts_say(results: Results, cells: Cells) -
     ends = [cell.tables["parts"] for cell in cells["SGD"]]
     at = ends[0]["part"].tolist().index("test")
     final = results.final.query("row == 'SGD' and part == 'test'")
-    for metric in ("independence_reported", "independence_printed", "sufficiency_reported", "inaccuracy"):
+    for metric in (
+        "independence_reported",
+        "independence_printed",
+        "sufficiency_reported",
+        "inaccuracy",
+    ):
         expected = []
         for end in ends:
-            (tn_a, fp_a, fn_a, tp_a), (tn_b, fp_b, fn_b, tp_b) = end["counts"][at].reshape(2, 4).tolist()
-            counts = Counts.from_cells({"a": (fp_a, tn_a, fn_a, tp_a), "b": (fp_b, tn_b, fn_b, tp_b)})
+            (tn_a, fp_a, fn_a, tp_a), (tn_b, fp_b, fn_b, tp_b) = (
+                end["counts"][at].reshape(2, 4).tolist()
+            )
+            counts = Counts.from_cells(
+                {"a": (fp_a, tn_a, fn_a, tp_a), "b": (fp_b, tn_b, fn_b, tp_b)}
+            )
             value = values(counts)[metric]
             expected.append(np.nan if value is None else value)
         np.testing.assert_allclose(final[metric], expected)
@@ -139,7 +155,9 @@ def curve(row: str, mean: Any, part: str = "train", quantity: str = "loss") -> p
     mean = np.asarray(mean, dtype=float)
     steps = np.arange(1, len(mean) + 1) * 100
     bands = {"mean": mean, "low": mean - 0.01, "high": mean + 0.01}
-    return pd.DataFrame({"row": row, "part": part, "quantity": quantity, "step": steps, "runs": 3} | bands)
+    return pd.DataFrame(
+        {"row": row, "part": part, "quantity": quantity, "step": steps, "runs": 3} | bands
+    )
 
 
 @pytest.fixture
@@ -147,7 +165,9 @@ def drawn_from(results: Results, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The figure of made-up curves on train."""
 
     def draw(*made: pd.DataFrame) -> Any:
-        monkeypatch.setattr(Results, "curves", lambda self, parts: pd.concat(made, ignore_index=True))
+        monkeypatch.setattr(
+            Results, "curves", lambda self, parts: pd.concat(made, ignore_index=True)
+        )
         return plots.curves(results, ("train",))
 
     return draw
@@ -156,16 +176,23 @@ def drawn_from(results: Results, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_run_that_diverged_leaves_the_axis_to_the_others(drawn_from: Any) -> None:
     figure = drawn_from(curve("A", [0.5, 0.7, 0.6]), curve("B", [0.5, np.inf, np.nan]))
     panels = figure.subfigs[:2]
-    assert len({panel.axes[0].get_ylim() for panel in panels}) == 1  # figures that people compare have the same axes
+    # figures that people compare have the same axes
+    assert len({panel.axes[0].get_ylim() for panel in panels}) == 1
     low, high = panels[0].axes[0].get_ylim()
     assert 0.45 < low < 0.5
     assert 0.7 < high < 0.75
     assert figure.get_label().endswith("Not finite, and there not drawn: B")
-    assert np.isfinite(line_of(panels[1].axes[0], "train").get_ydata()).tolist() == [True, False, False]
+    assert np.isfinite(line_of(panels[1].axes[0], "train").get_ydata()).tolist() == [
+        True,
+        False,
+        False,
+    ]
     assert "nan" not in svg(figure).replace("nan at the end", "")
 
 
-def test_a_method_that_blew_up_leaves_the_shared_axis_and_the_caption_says_so(drawn_from: Any) -> None:
+def test_a_method_that_blew_up_leaves_the_shared_axis_and_the_caption_says_so(
+    drawn_from: Any,
+) -> None:
     ordinary = [curve(name, [0.5, 0.7, 0.6]) for name in "ABC"]
     figure = drawn_from(*ordinary, curve("huge", np.geomspace(0.5, 1e6, 3)))
     assert figure.subfigs[3].axes[0].get_ylim()[1] < 1.1
@@ -185,26 +212,39 @@ def test_long_curves_are_thinned_and_keep_their_ends(drawn_from: Any) -> None:
 def test_an_empty_store_says_what_to_run(study: StoredStudy, tmp_path: Path) -> None:
     empty = Results.read(study, Store(tmp_path))
     for item in PLOTS.values():
-        with pytest.raises(ValueError, match=r"none of the runs of paper-ok-race; .* fairbound run \S+"):
+        with pytest.raises(
+            ValueError, match=r"none of the runs of paper-ok-race; .* fairbound run \S+"
+        ):
             item.make(empty)
 
 
 def test_a_part_that_was_not_measured_is_named(results: Results) -> None:
-    with pytest.raises(ValueError, match="was not measured on 'dual'; its parts are train, validation, test"):
+    with pytest.raises(
+        ValueError, match="was not measured on 'dual'; its parts are train, validation, test"
+    ):
         results.curves(["dual"])
 
 
 def test_one_run_has_no_band(figures: dict[str, Any]) -> None:
     figure = figures["curves"]
-    bands = {panel.get_suptitle().strip(): len(panel.axes[0].collections) for panel in figure.subfigs[:-1]}
+    bands = {
+        panel.get_suptitle().strip(): len(panel.axes[0].collections)
+        for panel in figure.subfigs[:-1]
+    }
     assert bands == {"SGD": 2, "SSw": 0}
 
 
 def test_curves_show_means_and_bounds(results: Results, figures: dict[str, Any]) -> None:
     loss, gap = figures["curves"].subfigs[0].axes
     data = results.curves(["train"]).query("row == 'SGD'")
-    assert list(line_of(loss, "train").get_ydata()) == data[data["quantity"] == "loss"]["mean"].tolist()
-    assert sorted(line.get_ydata()[0] for line in gap.lines if line.get_label() == "bound") == [-0.005, 0.005]
+    assert (
+        list(line_of(loss, "train").get_ydata())
+        == data[data["quantity"] == "loss"]["mean"].tolist()
+    )
+    assert sorted(line.get_ydata()[0] for line in gap.lines if line.get_label() == "bound") == [
+        -0.005,
+        0.005,
+    ]
     assert [text.get_text() for text in figures["curves"].subfigs[-1].legends[0].get_texts()] == [
         "train",
         "test",
@@ -213,9 +253,13 @@ def test_curves_show_means_and_bounds(results: Results, figures: dict[str, Any])
     assert {axes.get_title(loc="left") for axes in (loss, gap)} == {"loss", "white - non-white"}
 
 
-def test_seconds_are_steps_times_the_seconds_of_a_step(results: Results, figures: dict[str, Any]) -> None:
+def test_seconds_are_steps_times_the_seconds_of_a_step(
+    results: Results, figures: dict[str, Any]
+) -> None:
     loss, gap = figures["seconds"].axes
-    assert line_of(loss, "SGD").get_xdata() == pytest.approx(results.seconds["SGD"] * np.array([4, 8, 12]))
+    assert line_of(loss, "SGD").get_xdata() == pytest.approx(
+        results.seconds["SGD"] * np.array([4, 8, 12])
+    )
     assert {line.get_label() for line in gap.lines} == {"SGD", "SSw", "bound"}
     assert loss.get_xlabel() == "seconds"
 
@@ -226,7 +270,11 @@ def test_validation_shows_the_validation_split(figures: dict[str, Any]) -> None:
 
 
 def test_an_axis_of_the_radar_ends_at_the_largest_value(figures: dict[str, Any]) -> None:
-    lines = [line.get_ydata()[:-1] for panel in figures["radar"].subfigs[:-1] for line in panel.axes[0].lines]
+    lines = [
+        line.get_ydata()[:-1]
+        for panel in figures["radar"].subfigs[:-1]
+        for line in panel.axes[0].lines
+    ]
     largest = np.nanmax(np.array(lines, dtype=float), axis=0)
     assert largest[np.isfinite(largest)] == pytest.approx(1.0)
 
@@ -235,15 +283,23 @@ def test_the_trade_off_is_the_summarys(results: Results, figures: dict[str, Any]
     test = figures["trade-off"].subfigs[1]
     summary = results.summary("test")
     for row in summary.index:
-        loss, violation = summary.loc[row, ("loss", "mean")], summary.loc[row, ("violation", "mean")]
+        loss, violation = (
+            summary.loc[row, ("loss", "mean")],
+            summary.loc[row, ("violation", "mean")],
+        )
         (words,) = (words for words in titles(test) if words.startswith(f"{row}: "))
-        assert f"loss {loss:.4g} ± {summary.loc[row, ('loss', 'std')]:.2g}, violation {violation:.4g}" in words
+        assert (
+            f"loss {loss:.4g} ± {summary.loc[row, ('loss', 'std')]:.2g}, violation {violation:.4g}"
+            in words
+        )
         (dot,) = (line for line in test.axes[0].lines if line.get_gid() == TITLE + words)
         assert (dot.get_xdata()[0], dot.get_ydata()[0]) == pytest.approx((violation, loss))
     assert {text.get_text() for text in test.axes[0].texts} == set(summary.index)
 
 
-def test_a_figure_is_added_in_one_place(results: Results, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_figure_is_added_in_one_place(
+    results: Results, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """It then is in every report, on the page and as a file."""
 
     @style()
@@ -261,18 +317,24 @@ def test_a_figure_is_added_in_one_place(results: Results, monkeypatch: pytest.Mo
     assert (tmp_path / "accuracy.pdf").read_bytes().startswith(b"%PDF")
 
 
-# Axes that methods share ----------------------------------------------------------------------------------------------
+# Axes that methods share --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("others", "stray", "beyond"), [
-    ([(0.0, 0.0), (0.0, 0.0)], (0.0, 0.2), False),  # most are at one point, which counts as 0.1 wide
-    ([(0.0, 0.0), (0.0, 0.0)], (0.0, 0.5), True),
-    ([(0.4, 0.7)], (0.4, 1.5), False),
-    ([(0.4, 0.7)], (0.4, 1.7), True),
-    ([(0.4, 0.7)], (-1e9, 0.7), True),
-    ([(0.4, 0.7)], (float("nan"), float("inf")), False),
-])  # fmt: skip
-def test_how_far_is_beyond_the_axis(others: list[tuple[float, float]], stray: Any, beyond: bool) -> None:
+@pytest.mark.parametrize(
+    ("others", "stray", "beyond"),
+    [
+        # most are at one point, which counts as 0.1 wide
+        ([(0.0, 0.0), (0.0, 0.0)], (0.0, 0.2), False),
+        ([(0.0, 0.0), (0.0, 0.0)], (0.0, 0.5), True),
+        ([(0.4, 0.7)], (0.4, 1.5), False),
+        ([(0.4, 0.7)], (0.4, 1.7), True),
+        ([(0.4, 0.7)], (-1e9, 0.7), True),
+        ([(0.4, 0.7)], (float("nan"), float("inf")), False),
+    ],
+)
+def test_how_far_is_beyond_the_axis(
+    others: list[tuple[float, float]], stray: Any, beyond: bool
+) -> None:
     ends = {f"other {i}": extent for i, extent in enumerate(others)} | {"stray": stray}
     axis = shared_axis(pd.DataFrame(ends).melt(var_name="row"), ["value"])
     assert ("stray" in axis.beyond) == beyond
@@ -286,7 +348,7 @@ def test_an_axis_of_nothing_shows_the_bounds() -> None:
     assert shared_axis(empty, ["value"], [-0.05, 0.05]).range == pytest.approx((-0.055, 0.055))
 
 
-# Loss against violation -----------------------------------------------------------------------------------------------
+# Loss against violation ---------------------------------------------------------------------------
 
 
 def crowd(count: int, name: str = "method {}") -> list[End]:
@@ -301,12 +363,21 @@ def labels_that_overlap(figure: Any) -> list[tuple[str, str]]:
     figure.draw_without_rendering()
     found = []
     for axes in figure.axes:
-        boxes = [(text.get_text(), text.get_window_extent().shrunk(0.95, 0.8)) for text in axes.texts]
-        found += [(a, b) for i, (a, box) in enumerate(boxes) for b, other in boxes[i + 1 :] if box.overlaps(other)]
+        boxes = [
+            (text.get_text(), text.get_window_extent().shrunk(0.95, 0.8)) for text in axes.texts
+        ]
+        found += [
+            (a, b)
+            for i, (a, box) in enumerate(boxes)
+            for b, other in boxes[i + 1 :]
+            if box.overlaps(other)
+        ]
     return found
 
 
-@pytest.mark.parametrize(("count", "name"), [(14, "method {}"), (19, "alpha 0.05, decay 0.1, rho 0.1, beta {}")])
+@pytest.mark.parametrize(
+    ("count", "name"), [(14, "method {}"), (19, "alpha 0.05, decay 0.1, rho 0.1, beta {}")]
+)
 def test_every_point_has_its_label_and_none_overlaps(count: int, name: str) -> None:
     figure = draw_ends({"train": crowd(count, name), "test": crowd(count, name)}, "", "violation")
     for axes in figure.axes:
@@ -323,7 +394,10 @@ def test_parts_have_the_same_axes_and_one_far_away_stands_at_their_edge() -> Non
     assert (train.get_xlim(), train.get_ylim()) == (test.get_xlim(), test.get_ylim())
     assert train.get_ylim()[1] < 1
     assert "Beyond the axis, which the other methods set: far" in figure.get_label()
-    assert any("loss 1e+05 ± 1, violation 0 ± 0, outside of the axes" in words for words in titles(figure.subfigs[0]))
+    assert any(
+        "loss 1e+05 ± 1, violation 0 ± 0, outside of the axes" in words
+        for words in titles(figure.subfigs[0])
+    )
 
 
 def test_an_error_bar_that_leaves_the_axes_is_no_line_across_them() -> None:
@@ -338,7 +412,7 @@ def test_an_error_bar_that_leaves_the_axes_is_no_line_across_them() -> None:
     assert len(arrows) == 2  # up and down
 
 
-# Files and pages ------------------------------------------------------------------------------------------------------
+# Files and pages ----------------------------------------------------------------------------------
 
 
 def test_the_same_results_make_the_same_files(results: Results, tmp_path: Path) -> None:
@@ -356,7 +430,11 @@ def test_five_groups_from_a_store(tmp_path: Path) -> None:
     (stored,) = store.results()
     losses = torch.tensor(stored.tables["records"]["train"][:, 1:]).double()
     expected = losses - losses.mean(1, keepdim=True)
-    found = results.curves(["train"]).query("quantity != 'loss'").pivot(index="step", columns="quantity", values="mean")
+    found = (
+        results.curves(["train"])
+        .query("quantity != 'loss'")
+        .pivot(index="step", columns="quantity", values="mean")
+    )
     np.testing.assert_allclose(found[list(results.gaps.limits)], expected, atol=1e-12)
     assert len(plots.curves(results).subfigs[0].axes) == 6
     assert len(plots.scores(results).subfigs[-1].legends[0].get_texts()) == 5
@@ -373,5 +451,7 @@ def test_pyplot_stays_unloaded() -> None:
         "svg(draw_ends({'train': [End('a', 0.5, 0.1, 0.2, 0.1)]}, '', 'violation'))\n"
         "print(sorted(early), 'matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split("\n")[0] == "[] True False"

@@ -1,4 +1,5 @@
-"""A page of studies: its sections against numpy, its files, what it prints, and its text, also in a real browser."""
+"""A page of studies: its sections against numpy, its files, what it prints, and its text, also in a
+real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ from fairbound.cli.report import show
 
 ENTRIES = ("SGD", "SSL-ALM", "SSw")
 SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}
-SYSTEM = {"date": "2031-05-06T07:08:09+00:00", "cpu": "Abacus <9000>", "torch": "9.9", "device": "cpu"}
+SYSTEM = {
+    "date": "2031-05-06T07:08:09+00:00",
+    "cpu": "Abacus <9000>",
+    "torch": "9.9",
+    "device": "cpu",
+}
 PAPER = Paper(
     {"loss": Printed(0.9, 0.001), "violation": Printed(0.1, 9.0)},
     {name: Printed(0.5, 9.0) for name in ("Ind", "Sp", "Ina", "Sf", "Wd")},
@@ -38,7 +44,9 @@ PAPER = Paper(
 )
 
 
-def made_setting(*, source: str = "synthetic:OK", whole_seeds: int = 2, **changes: Any) -> StoredStudy:
+def made_setting(
+    *, source: str = "synthetic:OK", whole_seeds: int = 2, **changes: Any
+) -> StoredStudy:
     """Experiment 1 with three entries; the paper has figures for the first of them."""
     whole = load("paper-ok-race").with_entries((), only=ENTRIES)
     assert whole.problem is not None
@@ -50,15 +58,21 @@ def made_setting(*, source: str = "synthetic:OK", whole_seeds: int = 2, **change
     return stored_study(study, source=source, whole_seeds=whole_seeds)
 
 
-def made_section(study: StoredStudy, blown: str = "") -> tuple[Section, dict[str, list[dict[str, Any]]]]:
+def made_section(
+    study: StoredStudy, blown: str = ""
+) -> tuple[Section, dict[str, list[dict[str, Any]]]]:
     """And the tables that it shows, by entry."""
     made = Made(study, factors={blown: 1e5})
-    return study_section(made.read), {entry: [tables for _, tables in runs] for entry, runs in made.results.items()}
+    return study_section(made.read), {
+        entry: [tables for _, tables in runs] for entry, runs in made.results.items()
+    }
 
 
 def without_figures(section: Section, **changes: Any) -> Section:
     """Quick to write."""
-    exhibits = {name: exhibit for name, exhibit in section.exhibits.items() if name in section.tables}
+    exhibits = {
+        name: exhibit for name, exhibit in section.exhibits.items() if name in section.tables
+    }
     return replace(section, exhibits=exhibits, **changes)
 
 
@@ -68,15 +82,17 @@ def lines_of(table: ReportTable) -> list[dict[str, Any]]:
     return table.frame.set_axis(names, axis=1).to_dict("records")
 
 
-# Sections -------------------------------------------------------------------------------------------------------------
+# Sections -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("changes", "tables", "figures"), [
-    ({}, "loss fairness",
-     "trade-off curves seconds scores radar"),
-    ({"last_states": 3, "measured": ("validation",)}, "tuning", "trade-off validation"),
-    ({"splits": 2}, "loss splits", "trade-off curves seconds scores radar"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "tables", "figures"),
+    [
+        ({}, "loss fairness", "trade-off curves seconds scores radar"),
+        ({"last_states": 3, "measured": ("validation",)}, "tuning", "trade-off validation"),
+        ({"splits": 2}, "loss splits", "trade-off curves seconds scores radar"),
+    ],
+)
 def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str) -> None:
     found, _ = made_section(made_setting(**changes))
     assert " ".join(found.tables) == tables
@@ -92,10 +108,16 @@ def test_what_a_section_has(changes: dict[str, Any], tables: str, figures: str) 
 def test_losses_and_violations_are_those_of_the_last_record() -> None:
     found, cells = made_section(made_setting())
     for line in lines_of(found.tables["loss"]):
-        assert (line["runs"], line["examples per step"]) == (2, {"SGD": 8, "SSL-ALM": 40, "SSw": 40}[line["row"]])
+        assert (line["runs"], line["examples per step"]) == (
+            2,
+            {"SGD": 8, "SSL-ALM": 40, "SSw": 40}[line["row"]],
+        )
         for part, name in (("train", "train"), ("validation", "validation"), ("test", "test")):
-            ends = np.array([cell["records"][part][-1].astype(float) for cell in cells[line["row"]]])
-            over = np.abs(ends[:, 1] - ends[:, 2]) - 0.005  # two groups: both signs of their difference are bounded
+            ends = np.array(
+                [cell["records"][part][-1].astype(float) for cell in cells[line["row"]]]
+            )
+            # two groups: both signs of their difference are bounded
+            over = np.abs(ends[:, 1] - ends[:, 2]) - 0.005
             for column, values in (("loss", ends[:, 0]), ("violation", np.maximum(over, 0))):
                 shown = line[f"{name} {column} mean"], line[f"{name} {column} std"]
                 assert shown == pytest.approx((values.mean(), values.std(ddof=1)))
@@ -105,9 +127,12 @@ def test_losses_and_violations_are_those_of_the_last_record() -> None:
 
 
 def test_the_papers_figures_are_counted_and_shown_below_ours() -> None:
-    """Of the paper's twelve figures the train ones are too vague to miss; those of test and one loss are far off."""
+    """Of the paper's twelve figures the train ones are too vague to miss; those of test and one
+    loss are far off."""
     section, _ = made_section(made_setting())
-    assert section.agreement.startswith("6 of 12 comparisons with the paper's figures are within two")
+    assert section.agreement.startswith(
+        "6 of 12 comparisons with the paper's figures are within two"
+    )
     html = Page([without_figures(section)]).html()
     assert html.count("<small>paper: ") == 12
     assert "<small>paper: 0.9000 ± 0.0010" in html
@@ -116,7 +141,9 @@ def test_the_papers_figures_are_counted_and_shown_below_ours() -> None:
 
 
 def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
-    ours = pd.DataFrame({"mean": [math.inf, 0.5, 0.5, math.nan], "std": [math.inf, 0.0, 0.0, math.nan]})
+    ours = pd.DataFrame(
+        {"mean": [math.inf, 0.5, 0.5, math.nan], "std": [math.inf, 0.0, 0.0, math.nan]}
+    )
     paper = [Printed(0.5, 0.1), Printed(0.4991, 0.0), Printed(0.4989, 0.0), Printed(0.4, 0.0)]
     table = beside(ours, paper)  # a printed 0.000 is half of its last digit
     assert table["differs"].tolist()[:3] == [True, False, True]
@@ -125,18 +152,21 @@ def test_differences_of_what_is_not_finite_or_rounded_to_nothing() -> None:
     assert agreement([frame_of({"row": pd.Series(["A"])})]) == ""
 
 
-# What was found ------------------------------------------------------------------------------------------------------
+# What was found -----------------------------------------------------------------------------------
 
 
 def losses_of(study: StoredStudy, ends: dict[str, tuple[float, float, float]]) -> Results:
-    """Two runs of every entry: the loss, larger by .002 in the second, and the violation on train and on test."""
+    """Two runs of every entry: the loss, larger by .002 in the second, and the violation on train
+    and on test."""
     made = Made(study)
     for entry, runs in made.results.items():
         loss, *violations = ends[entry]
         for run, tables in runs:
             for part, violation in zip(("train", "test"), violations, strict=True):
                 gap = 0.005 + violation if violation else 0.0
-                tables["records"][part] = np.array([(loss + 0.002 * run.seed, gap, 0.0)] * study.records)
+                tables["records"][part] = np.array(
+                    [(loss + 0.002 * run.seed, gap, 0.0)] * study.records
+                )
     return made.read
 
 
@@ -145,10 +175,18 @@ def test_finding_names_the_first_the_second_and_held_out_examples() -> None:
     results = losses_of(made_setting(), ends)
     said = study_section(results).finding
     assert "within 0.01 of the bound 0.005, SSL-ALM has the smallest loss (0.401 ± 0.001)" in said
-    assert "the difference in loss between the first two, SSL-ALM and SSw, is significant: 0.050 [0.050, 0.050]" in said
-    assert said.endswith("its largest violation is 0.050 ± 0.000; every bound is met in 0 of 2 runs.")
+    assert (
+        "the difference in loss between the first two, SSL-ALM and SSw, is significant: 0.050"
+        " [0.050, 0.050]" in said
+    )
+    assert said.endswith(
+        "its largest violation is 0.050 ± 0.000; every bound is met in 0 of 2 runs."
+    )
     far = losses_of(made_setting(), dict.fromkeys(ENTRIES, (0.3, 0.2, 0.2)))
-    assert "no method ends within 0.01 of the bound 0.005; the nearest is SGD" in study_section(far).finding
+    assert (
+        "no method ends within 0.01 of the bound 0.005; the nearest is SGD"
+        in study_section(far).finding
+    )
 
 
 def test_short_runs_say_so_and_are_not_compared() -> None:
@@ -174,10 +212,12 @@ def test_short_runs_say_so_and_are_not_compared() -> None:
     assert heading < html.index('class="finding"') < order[0] < order[1]
 
 
-# The terminal ---------------------------------------------------------------------------------------------------------
+# The terminal -------------------------------------------------------------------------------------
 
 
-def test_the_terminals_tables_fit_and_long_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminals_tables_fit_and_long_ones_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found, _ = made_section(made_setting())
     show(Page([found]), Path("there"))
     said = capsys.readouterr().out
@@ -191,7 +231,7 @@ def test_the_terminals_tables_fit_and_long_ones_are_named(capsys: pytest.Capture
     assert "90 lines, in there/tables/paper-ok-race-loss.csv" in capsys.readouterr().out
 
 
-# Files ----------------------------------------------------------------------------------------------------------------
+# Files --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -209,19 +249,39 @@ def written(both: list[Section], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_every_table_and_figure_has_its_files(both: list[Section], written: Path) -> None:
-    there = {str(path.relative_to(written.parent)) for path in written.parent.rglob("*") if path.is_file()}
+    there = {
+        str(path.relative_to(written.parent))
+        for path in written.parent.rglob("*")
+        if path.is_file()
+    }
     expected = {"index.html"}
-    for one, stem in zip(both, ("paper-ok-race-paper", "paper-ok-race-examples", "tune"), strict=True):
-        expected |= {f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")}
-        expected |= {f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf",)}
-    assert {name for name in there if not name.startswith("profile")} == expected  # a browser's, if it was first
-    table = list(csv.DictReader((written.parent / "tables" / "paper-ok-race-examples-loss.csv").open()))
-    assert float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss mean"]
+    for one, stem in zip(
+        both, ("paper-ok-race-paper", "paper-ok-race-examples", "tune"), strict=True
+    ):
+        expected |= {
+            f"tables/{stem}-{name}.{ending}" for name in one.tables for ending in ("csv", "tex")
+        }
+        expected |= {
+            f"figures/{stem}-{name}.{ending}" for name in one.figures for ending in ("pdf",)
+        }
+    # a browser's, if it was first
+    assert {name for name in there if not name.startswith("profile")} == expected
+    table = list(
+        csv.DictReader((written.parent / "tables" / "paper-ok-race-examples-loss.csv").open())
+    )
+    assert (
+        float(table[0]["train loss mean"]) == lines_of(both[1].tables["loss"])[0]["train loss mean"]
+    )
 
 
-def test_progress_reaches_its_end_and_one_budget_needs_no_name(both: list[Section], tmp_path: Path) -> None:
+def test_progress_reaches_its_end_and_one_budget_needs_no_name(
+    both: list[Section], tmp_path: Path
+) -> None:
     told: list[tuple[int, int]] = []
-    little = replace(both[0], exhibits={name: both[0].exhibits[name] for name in ("trade-off", "loss", "fairness")})
+    little = replace(
+        both[0],
+        exhibits={name: both[0].exhibits[name] for name in ("trade-off", "loss", "fairness")},
+    )
     Page([little]).write(tmp_path, lambda done, total: told.append((done, total)))
     assert told == [(i, 3) for i in range(1, 4)]
     assert (tmp_path / "tables" / "paper-ok-race-loss.csv").exists()
@@ -242,7 +302,9 @@ def test_real_and_synthetic_data_have_files_of_their_own(both: list[Section]) ->
 
 
 def test_pages_that_cannot_be_written_say_why(both: list[Section], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"at least one section; run a study first: fairbound run \S+"):
+    with pytest.raises(
+        ValueError, match=r"at least one section; run a study first: fairbound run \S+"
+    ):
         Page([])
     with pytest.raises(ValueError, match=r"the same files, got tune \(paper\), tune \(paper\)"):
         Page([both[2], both[2]])
@@ -251,7 +313,7 @@ def test_pages_that_cannot_be_written_say_why(both: list[Section], tmp_path: Pat
         Page(both).write(tmp_path / "file")
 
 
-# The page -------------------------------------------------------------------------------------------------------------
+# The page -----------------------------------------------------------------------------------------
 
 
 class Read(HTMLParser):
@@ -278,7 +340,9 @@ class Read(HTMLParser):
             self.words.append(data)
 
 
-def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section], written: Path) -> None:
+def test_the_page_says_what_it_shows_and_leads_to_the_files(
+    both: list[Section], written: Path
+) -> None:
     html = written.read_text()
     read, words = Read(html), " ".join(" ".join(Read(html).words).split())
     ids = read.attributes["id"]
@@ -288,8 +352,16 @@ def test_the_page_says_what_it_shows_and_leads_to_the_files(both: list[Section],
     assert "src" not in read.attributes
     assert any("default-src 'none'" in said for said in read.attributes["content"])
     assert read.scripts == 1  # none came in with a title or a note
-    for said in (both[0].title, "a <b>note</b> & more", "Abacus <9000>", "2031-05-06", "synthetic:OK",
-                 "Equal numbers of examples for every method", both[0].origin, "Beyond the axis"):  # fmt: skip
+    for said in (
+        both[0].title,
+        "a <b>note</b> & more",
+        "Abacus <9000>",
+        "2031-05-06",
+        "synthetic:OK",
+        "Equal numbers of examples for every method",
+        both[0].origin,
+        "Beyond the axis",
+    ):
         assert said in words
     assert words.count("Synthetic data.") == 1
     assert len(html) < 1e6
@@ -301,9 +373,19 @@ def test_studies_and_boards_are_one_page(both: list[Section]) -> None:
     read = Read(html)
     ids = read.attributes["id"]
     assert len(ids) == len(set(ids))
-    assert {"paper-ok-race", "board", "board-shares", "board-method-ghost", "board-problem-income-ok-race"} <= {*ids}
+    assert {
+        "paper-ok-race",
+        "board",
+        "board-shares",
+        "board-method-ghost",
+        "board-problem-income-ok-race",
+    } <= {*ids}
     assert {link[1:] for link in read.attributes["href"] if link.startswith("#")} <= {*ids}
-    assert html.index("Contents</h2>") < html.index('<h2 id="paper-ok-race">') < html.index('<h2 id="board">')
+    assert (
+        html.index("Contents</h2>")
+        < html.index('<h2 id="paper-ok-race">')
+        < html.index('<h2 id="board">')
+    )
     assert "[one run]" in html
 
 
@@ -312,11 +394,13 @@ def test_only_synthetic_sections_have_the_banner_where_sources_differ(both: list
     real = replace(bare, name="real", cards=[replace(bare.cards[0], source="acs:OK")])
     mixed = Page([real, bare]).html()
     assert mixed.count("Synthetic data.") == 1
-    assert mixed.index("Synthetic data.") > mixed.index('<h2 id="tune">')  # not for the real section
+    # not for the real section
+    assert mixed.index("Synthetic data.") > mixed.index('<h2 id="tune">')
     assert "Synthetic data." not in Page([real]).html()
 
 
-# What a reader would do: sort the first table by a column of means, look at every figure and at the width of the page.
+# What a reader would do: sort the first table by a column of means, look at every figure and at the
+# width of the page.
 PROBE = """(() => {
 const table = document.querySelector(".figures table");
 const at = [...table.tHead.rows[0].cells].findIndex(cell => cell.textContent.trim() === "train loss");
@@ -344,8 +428,10 @@ def test_browser_shows_figures_and_sorts(both: list[Section], written: Path) -> 
     assert requests == [written.as_uri()]
     assert seen["all"] == sum(len(one.figures) for one in both)
     assert (seen["empty"], seen["outside"]) == (0, [])
-    assert seen["points"] >= 3 * 2  # what was found is drawn first: loss against violation, train and test
-    assert seen["curves"] == 3 * 2 * 2 - 2  # three methods, loss and gap, train and test; SSw's loss is off the axes
+    # what was found is drawn first: loss against violation, train and test
+    assert seen["points"] >= 3 * 2
+    # three methods, loss and gap, train and test; SSw's loss is off the axes
+    assert seen["curves"] == 3 * 2 * 2 - 2
     means = [line["train loss mean"] for line in lines_of(both[0].tables["loss"])]
     assert seen["up"] == pytest.approx(sorted(means), rel=1e-3)
     assert seen["down"] == pytest.approx(sorted(means, reverse=True), rel=1e-3)

@@ -1,4 +1,5 @@
-"""The store: names that depend on content alone, results that are whole or missing, sentences when a disk refuses."""
+"""The store: names that depend on content alone, results that are whole or missing, sentences when
+a disk refuses."""
 
 from __future__ import annotations
 
@@ -35,13 +36,22 @@ PACKAGE = Path(fairbound.__file__).parent
 FEW = examples(max_examples=50, deadline=None)  # a busy disk is no failure
 BY_KILL = pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX systems")
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=6
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
 )
 SETTINGS = st.dictionaries(st.text(max_size=5), VALUES, max_size=4)
 
-# A process of the tests is quick: the package without what its __init__ imports (torch takes seconds)
+# A process of the tests is quick: the package without what its __init__ imports (torch takes
+# seconds)
 PROCESS = """
 from __future__ import annotations
 import itertools, os, signal, sys, types
@@ -61,7 +71,10 @@ def example(i: int, rows: int = 5) -> tuple[dict[str, Any], dict[str, dict[str, 
     """Settings and tables of result i. Processes of the tests below run this very source."""
     rng = np.random.default_rng(i)
     records = {"step": np.arange(rows), "f": rng.normal(size=rows), "c": rng.normal(size=(rows, 2))}
-    return {"experiment": "example", "tau": 0.1, "seed": i}, {"records": records, "end": {"x": rng.normal(size=3)}}
+    return {"experiment": "example", "tau": 0.1, "seed": i}, {
+        "records": records,
+        "end": {"x": rng.normal(size=3)},
+    }
 
 
 @contextmanager
@@ -69,7 +82,9 @@ def child(code: str, *args: object, **env: str) -> Iterator[subprocess.Popen[str
     """A Python process that has said it is ready, and runs the code; `args` are sys.argv[2:]."""
     source = f"{PROCESS}{inspect.getsource(example)}\nprint('ready', flush=True)\n{code}"
     command = [sys.executable, "-c", source, str(PACKAGE), *map(str, args)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | env) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | env
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         try:
@@ -116,12 +131,17 @@ def no_warnings() -> Iterator[None]:
 
 
 def test_round_trip_to_the_bit(store: Store) -> None:
-    patterns = np.array([0x7FF8000000000000, 0xFFF8000000000001, 0x7FF0000000000001, 0x8000000000000000, 1], np.uint64)
-    floats = np.concatenate([patterns.view(np.float64), [np.inf, -np.inf, 5e-324, 0.1]])  # NaNs, -0, tiny, infinite
+    patterns = np.array(
+        [0x7FF8000000000000, 0xFFF8000000000001, 0x7FF0000000000001, 0x8000000000000000, 1],
+        np.uint64,
+    )
+    # NaNs, -0, tiny, infinite
+    floats = np.concatenate([patterns.view(np.float64), [np.inf, -np.inf, 5e-324, 0.1]])
     tables = {
         "records": {
             "f": floats,
-            "single": np.arange(0x7F7FFFFC, 0x7F800005, dtype=np.uint32).view(np.float32),  # the largest, inf, NaNs
+            # the largest, inf, NaNs
+            "single": np.arange(0x7F7FFFFC, 0x7F800005, dtype=np.uint32).view(np.float32),
             "c": np.stack([floats, floats[::-1]], 1),
             "losses": np.random.default_rng(0).normal(size=(9, 3, 2)),
             "step": np.arange(9) + 2**62,
@@ -151,7 +171,12 @@ def test_settings_come_back(tmp_path_factory: pytest.TempPathFactory, settings: 
 
 def test_form_in_memory_does_not_matter(store: Store) -> None:
     wide = np.arange(24.0).reshape(4, 6)
-    table = {"a": wide[:, ::2].T.T, "b": wide.T[:4, ::-1], "c": wide[::-1, 0].astype(">f8"), "d": np.arange(8)[::2]}
+    table = {
+        "a": wide[:, ::2].T.T,
+        "b": wide.T[:4, ::-1],
+        "c": wide[::-1, 0].astype(">f8"),
+        "d": np.arange(8)[::2],
+    }
     found = store.get(store.put({}, {"t": table}))
     assert found is not None
     for name, values in table.items():
@@ -169,7 +194,9 @@ def test_what_is_stored_is_found_again(store: Store) -> None:
     assert again.get(unknown) is None
     assert again.missing([unknown, *keys, unknown]) == [unknown]
     assert [result.key for result in again.results()] == sorted(keys)
-    assert [result.settings["seed"] for result in again.results(lambda settings: settings["seed"] == 1)] == [1]
+    assert [
+        result.settings["seed"] for result in again.results(lambda settings: settings["seed"] == 1)
+    ] == [1]
     for i in range(3):
         assert_is_example(again.get(key(example(i)[0])), i)
 
@@ -182,10 +209,13 @@ def test_reading_makes_no_folder(store: Store) -> None:
 
 
 def test_a_sound_result_stays_unless_other_code_computed_it(store: Store) -> None:
-    """Of two processes that compute a result the first one's file stays as it is; that of other code replaces it."""
+    """Of two processes that compute a result the first one's file stays as it is; that of other
+    code replaces it."""
 
     def put(x: float, code: str) -> list[str]:
-        return store.put_many([StoredResult({"seed": 0}, {"end": {"x": np.array([x])}}, {"code": code})])
+        return store.put_many(
+            [StoredResult({"seed": 0}, {"end": {"x": np.array([x])}}, {"code": code})]
+        )
 
     (name,) = put(1.0, "a")
     (path,) = (store.folder / "runs").iterdir()
@@ -215,8 +245,12 @@ def test_other_readers_open_a_result(store: Store) -> None:
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     store.put_many(StoredResult(*example(i)) for i in range(2))
     files = files_of(store, "*.parquet")
-    f = example(json.loads(polars.read_parquet_metadata(files[0])["fairbound.settings"])["seed"])[1]["records"]["f"]
-    assert polars.read_parquet(files[0])["records"].explode().struct.field("f").to_list() == f.tolist()
+    f = example(json.loads(polars.read_parquet_metadata(files[0])["fairbound.settings"])["seed"])[
+        1
+    ]["records"]["f"]
+    assert (
+        polars.read_parquet(files[0])["records"].explode().struct.field("f").to_list() == f.tolist()
+    )
     assert [record["f"] for record in pandas.read_parquet(files[0])["records"][0]] == f.tolist()
 
 
@@ -225,9 +259,15 @@ def test_other_readers_open_a_result(store: Store) -> None:
     [
         ({}, "the result has no table"),
         ({"t": {}}, "table 't' has no columns"),
-        ({"t": {"a": np.zeros(2), "b": np.zeros(3)}}, r"table 't' has a \(2,\), b \(3,\); .* one length"),
+        (
+            {"t": {"a": np.zeros(2), "b": np.zeros(3)}},
+            r"table 't' has a \(2,\), b \(3,\); .* one length",
+        ),
         ({"t": {"a": np.float64(1.0)}}, r"table 't' has a \(\); .* one length"),
-        ({"t": {"a": np.zeros(2, dtype=complex)}}, r"column t\.a holds complex128; the store keeps"),
+        (
+            {"t": {"a": np.zeros(2, dtype=complex)}},
+            r"column t\.a holds complex128; the store keeps",
+        ),
         ({"t": {"a": np.zeros(2, dtype=np.float16)}}, r"column t\.a holds float16"),
         ({"t": {"a": np.array(["x", None], dtype=object)}}, r"column t\.a holds object"),
     ],
@@ -276,7 +316,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "only the end": lambda path: path.write_bytes(path.read_bytes()[-100:]),
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "one byte changed": lambda path: path.write_bytes(path.read_bytes()[:99] + b"~" + path.read_bytes()[100:]),
+    "one byte changed": lambda path: path.write_bytes(
+        path.read_bytes()[:99] + b"~" + path.read_bytes()[100:]
+    ),
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "text": lambda path: path.write_text("not a Parquet file, but long enough to be one " * 10),
     "by others": as_others_write_it,
@@ -314,7 +356,8 @@ def test_damage_that_nobody_looked_at_is_moved_aside_too(store: Store) -> None:
 
 
 def test_no_flipped_bit_changes_a_result(store: Store) -> None:
-    """The file is refused, or (in what Parquet writes for itself, such as its version) nothing is read of the bit."""
+    """The file is refused, or (in what Parquet writes for itself, such as its version) nothing is
+    read of the bit."""
     result = StoredResult(*example(0), {"code": "a", "seconds": 0.5})
     sound, refused = result_file.parquet_of(result), 0
     for at in range(len(sound)):
@@ -334,7 +377,9 @@ def test_a_result_under_the_name_of_another_is_damage(store: Store) -> None:
     name, path = stored(store)
     other = key({"seed": 7})
     path.rename(path.with_name(f"{other}.parquet"))
-    with pytest.warns(UserWarning, match=f"{other}.parquet is damaged: its settings are those of {name}"):
+    with pytest.warns(
+        UserWarning, match=f"{other}.parquet is damaged: its settings are those of {name}"
+    ):
         assert store.keys() == []
 
 
@@ -373,7 +418,8 @@ def test_killed_at_a_random_moment_and_resumed(store: Store, seed: int, no_warni
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     resumed = Store(store.folder)
-    assert resumed.keys() == sorted(path.stem for path in files_of(store, "*.parquet"))  # each of them sound
+    # each of them sound
+    assert resumed.keys() == sorted(path.stem for path in files_of(store, "*.parquet"))
     numbers = {key(example(i)[0]): i for i in range(wanted)}
     missing = resumed.missing(numbers)
     resumed.put_many(StoredResult(*example(numbers[name], rows)) for name in missing)
@@ -383,7 +429,8 @@ def test_killed_at_a_random_moment_and_resumed(store: Store, seed: int, no_warni
 
 @BY_KILL
 def test_killed_at_each_step_of_a_write(store: Store, no_warnings: None) -> None:
-    """Half the bytes written; all of them, not yet renamed; renamed, the name not yet on the disk."""
+    """Half the bytes written; all of them, not yet renamed; renamed, the name not yet on the
+    disk."""
     code = """
 def die(*args): os.kill(os.getpid(), signal.SIGKILL)
 class Half:
@@ -450,8 +497,14 @@ def refusing(code: int) -> Callable[..., Any]:
     [
         (errno.ENOSPC, "no space is left; free some and start again"),
         (errno.EDQUOT, "no space is left; free some and start again"),
-        (errno.EROFS, r"may not be written to \(Read-only file system\); change that, or name another folder"),
-        (errno.EACCES, r"may not be written to \(Permission denied\); change that, or name another folder"),
+        (
+            errno.EROFS,
+            r"may not be written to \(Read-only file system\); change that, or name another folder",
+        ),
+        (
+            errno.EACCES,
+            r"may not be written to \(Permission denied\); change that, or name another folder",
+        ),
         (errno.EIO, "Input/output error; name another folder, stored runs are not lost"),
     ],
 )
@@ -464,7 +517,12 @@ def test_a_disk_that_refuses_gives_a_sentence(
     with monkeypatch.context() as patch:
         patch.setattr(place, call, refusing(code), raising=False)
         with pytest.raises(OSError, match=said) as raised:
-            store.put_many([StoredResult({"seed": 0, **example(0)[0]}, example(5)[1]), StoredResult(*example(1))])
+            store.put_many(
+                [
+                    StoredResult({"seed": 0, **example(0)[0]}, example(5)[1]),
+                    StoredResult(*example(1)),
+                ]
+            )
     assert str(raised.value).startswith(f"results cannot be stored in {store.folder}: ")
     assert raised.value.__cause__ is not None
     assert store.keys() == [name]
@@ -472,7 +530,9 @@ def test_a_disk_that_refuses_gives_a_sentence(
     assert files_of(store, "*.part") == []
 
 
-def test_a_folder_that_cannot_be_made_gives_a_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_made_gives_a_sentence(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "mkdir", refusing(errno.EROFS))
     with pytest.raises(OSError, match=r"results cannot be stored in .*results: .*Read-only"):
         store.put(*example(0))
@@ -500,7 +560,9 @@ def test_the_format_is_kept_and_a_later_one_refused(store: Store) -> None:
     path = store.folder / "store.json"
     assert json.loads(path.read_text())["format"] == store_module.FORMAT == 1
     path.write_text('{"format": 2}')
-    with pytest.raises(ValueError, match=r"results of format 2, and this fairbound reads formats up to 1; update"):
+    with pytest.raises(
+        ValueError, match=r"results of format 2, and this fairbound reads formats up to 1; update"
+    ):
         Store(store.folder)
 
 
@@ -509,7 +571,9 @@ def test_a_format_that_is_not_said_is_refused(store: Store, text: str) -> None:
     stored(store)
     path = store.folder / "store.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"store\.json does not say which format .* remove that file"):
+    with pytest.raises(
+        ValueError, match=r"store\.json does not say which format .* remove that file"
+    ):
         Store(store.folder)
     path.unlink()
     assert len(Store(store.folder).keys()) == 1
@@ -553,7 +617,9 @@ def test_a_system_is_described() -> None:
 
 def test_the_processor_is_named_where_the_system_knows(tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
-    info.write_text("processor\t: 0\nmodel name\t: Example 9000 @ 1 GHz\nprocessor\t: 1\nmodel name\t: Other\n")
+    info.write_text(
+        "processor\t: 0\nmodel name\t: Example 9000 @ 1 GHz\nprocessor\t: 1\nmodel name\t: Other\n"
+    )
     assert cpu_model(info) == "Example 9000 @ 1 GHz"
     info.write_text("processor\t: 0\nBogoMIPS\t: 50.00\n")
     assert cpu_model(info) == cpu_model(tmp_path / "none") != ""

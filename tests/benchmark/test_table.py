@@ -33,7 +33,9 @@ def spec(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     income, region = rng.normal(size=200), rng.choice(["north", "south"], 200)
     approved = (income + rng.normal(size=200) > 0).astype(int)
-    pd.DataFrame({"income": income, "region": region, "approved": approved}).to_csv(tmp_path / "loans.csv", index=False)
+    pd.DataFrame({"income": income, "region": region, "approved": approved}).to_csv(
+        tmp_path / "loans.csv", index=False
+    )
     path = tmp_path / "loans.toml"
     path.write_text(SPEC, encoding="utf-8")
     return path
@@ -53,8 +55,18 @@ def test_a_users_csv_is_a_problem_that_trains(spec: Path) -> None:
     assert instance.problem.names == ("north - south", "south - north")
     starts = instance.starts([0, 1])
     train = instance.splits[0].train
-    end = run(instance.problem, DescentAscent(), [instance.sampler(i, i) for i in range(2)], starts, 200, compile=False)
-    before, after = instance.problem.evaluate(starts, train), instance.problem.evaluate(end.result().x, train)
+    end = run(
+        instance.problem,
+        DescentAscent(),
+        [instance.sampler(i, i) for i in range(2)],
+        starts,
+        200,
+        compile=False,
+    )
+    before, after = (
+        instance.problem.evaluate(starts, train),
+        instance.problem.evaluate(end.result().x, train),
+    )
     assert (after.loss < before.loss - 0.05).all()
 
 
@@ -69,7 +81,9 @@ def test_scaled_instances_have_the_same_feasible_points(spec: Path) -> None:
     group = other.problem.data.groups["region"][train]
     gap = losses[group == 0].mean() - losses[group == 1].mean()
     expected = other.scale * torch.stack([gap - 0.05, -gap - 0.05])
-    torch.testing.assert_close(other.problem.evaluate(x, train).c[0], expected, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(
+        other.problem.evaluate(x, train).c[0], expected, atol=1e-6, rtol=1e-4
+    )
 
 
 def test_splits_are_different_and_disjoint(spec: Path) -> None:
@@ -110,14 +124,18 @@ def test_a_wrong_file_is_refused_with_a_sentence(spec: Path, old: str, new: str,
         ("batch = 8", 'batch = 8\ngroups = ["a", "b", "c"]', "names 3 groups, but"),
     ],
 )
-def test_what_the_table_lacks_is_said_when_it_is_built(spec: Path, old: str, new: str, said: str) -> None:
+def test_what_the_table_lacks_is_said_when_it_is_built(
+    spec: Path, old: str, new: str, said: str
+) -> None:
     spec.write_text(SPEC.replace(old, new), encoding="utf-8")
     with pytest.raises((ValueError, OSError), match=said):
         load(spec).build()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"there is no file .*nothing.toml, which was to be a problem"):
+    with pytest.raises(
+        OSError, match=r"there is no file .*nothing.toml, which was to be a problem"
+    ):
         load(tmp_path / "nothing.toml")
 
 

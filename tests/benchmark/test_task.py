@@ -1,4 +1,5 @@
-"""Studies carried out: results stored once, resumed to the same results, measured as `Problem.evaluate` does."""
+"""Studies carried out: results stored once, resumed to the same results, measured as
+`Problem.evaluate` does."""
 
 from __future__ import annotations
 
@@ -28,8 +29,13 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """Experiment 1 with four of its entries, few records and a small network, on the synthetic census, two splits."""
-    whole = load("paper-ok-race").with_entries((), only=("SGD", "SSL-ALM", "ALM", "SSw")).on(source="synthetic:OK")
+    """Experiment 1 with four of its entries, few records and a small network, on the synthetic
+    census, two splits."""
+    whole = (
+        load("paper-ok-race")
+        .with_entries((), only=("SGD", "SSL-ALM", "ALM", "SSw"))
+        .on(source="synthetic:OK")
+    )
     assert whole.problem is not None
     small = replace(whole.problem, hidden=(4,))
     return Plan(replace(whole, problem=small, records=3, seeds=2, splits=2, steps=STEPS))
@@ -66,7 +72,8 @@ def test_nothing_is_computed_twice(plan: Plan, done: Store) -> None:
 
 
 def test_what_is_missing_comes_back_the_same(plan: Plan, done: Store, tmp_path: Path) -> None:
-    """One stored result of a batch is lost: the batch is computed again and equals the first bit for bit."""
+    """One stored result of a batch is lost: the batch is computed again and equals the first bit
+    for bit."""
     resumed, keys = Store(tmp_path), keys_of(plan)
     lost = plan.tasks(done)[1].keys[3]
     resumed.put_many([result for key in keys if key != lost and (result := done.get(key))])
@@ -83,7 +90,12 @@ def test_progress_reaches_the_end(plan: Plan, tmp_path: Path) -> None:
 def test_many_runs_are_computed_in_batches_of_one_size() -> None:
     spec = load("paper-ok-race").problem
     assert spec is not None
-    task = Task(spec, load("paper-ok-race").entries[:1], tuple(Run(0, seed) for seed in range(100)), "groups")
+    task = Task(
+        spec,
+        load("paper-ok-race").entries[:1],
+        tuple(Run(0, seed) for seed in range(100)),
+        "groups",
+    )
     assert [len(batch.runs) for batch in task.batches()] == [25, 25, 25, 25]
     assert [run for batch in task.batches() for run in batch.runs] == list(task.runs)
 
@@ -101,7 +113,9 @@ def test_records_are_measured_on_all_examples_of_a_part(plan: Plan, done: Store)
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler on this machine")
-def test_compiled_batches_come_back_the_same(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_batches_come_back_the_same(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a killed process had compiled is lost: a second compilation gives the same bits."""
     monkeypatch.setattr("fairbound.training.compile.LONG", STEPS)
     one = Plan(replace(plan.study.with_entries((), only=("SSL-ALM",)), splits=1))
@@ -121,11 +135,15 @@ def test_the_evaluator_agrees_with_the_problem(plan: Plan) -> None:
     column = next(iter(problem.data.groups))
     for split in instance.splits:
         parts = ("train", "test")
-        losses = Evaluator(problem.forward, problem.loss, problem.data, column, split, parts).losses(x)
+        losses = Evaluator(
+            problem.forward, problem.loss, problem.data, column, split, parts
+        ).losses(x)
         for p, part in enumerate(parts):
             measured = problem.evaluate(x, split.pool(part))
             assert torch.allclose(losses[:, p, 0], measured.loss, atol=1e-5)
-            assert torch.allclose(losses[:, p, 1] - losses[:, p, 2] - 0.005, measured.c[:, 0], atol=1e-5)
+            assert torch.allclose(
+                losses[:, p, 1] - losses[:, p, 2] - 0.005, measured.c[:, 0], atol=1e-5
+            )
 
 
 def test_splits_differ_and_each_is_scaled_by_its_own_rows(plan: Plan) -> None:
@@ -137,7 +155,7 @@ def test_splits_differ_and_each_is_scaled_by_its_own_rows(plan: Plan) -> None:
         assert instance.problem.data.X[rows].double().mean(0).abs().max() < 1e-4
 
 
-# Reading --------------------------------------------------------------------------------------------------------------
+# Reading ------------------------------------------------------------------------------------------
 
 
 def stored(store: Store) -> StoredStudy:
@@ -145,7 +163,9 @@ def stored(store: Store) -> StoredStudy:
     return StoredStudy.from_json(content)
 
 
-def test_pages_are_read_without_building_a_problem(done: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_read_without_building_a_problem(
+    done: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def forbidden(*args: object) -> None:
         raise AssertionError("a problem is built, or loaded")
 
@@ -164,7 +184,8 @@ def test_pages_are_read_without_building_a_problem(done: Store, monkeypatch: pyt
 def test_other_code_leaves_the_store_as_it_is_and_is_named(
     plan: Plan, done: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an edit of a source file: pages are served, the status says what is older, --recompute refreshes it."""
+    """After an edit of a source file: pages are served, the status says what is older, --recompute
+    refreshes it."""
     store = Store(tmp_path / "results")
     shutil.copytree(done.folder, store.folder)
     keys, older = keys_of(plan), stored(store).stale(store)
@@ -200,7 +221,7 @@ def test_groups_that_the_data_lack(plan: Plan) -> None:
         keys_of(Plan(replace(plan.study, problem=replace(spec, groups=("a", "b", "c")))))
 
 
-# A table of the user's own --------------------------------------------------------------------------------------------
+# A table of the user's own ------------------------------------------------------------------------
 
 OWN_TABLE = """
 title = "Loans"
@@ -225,7 +246,10 @@ split = { seed = 0, shares = { train = 0.6, test = 0.4 } }
 def own(tmp_path: Path) -> Path:
     """An experiment file with a table beside it, one of whose rows lacks a value."""
     rng = np.random.default_rng(0)
-    lines = [f"{rng.integers(18, 80)},{'fm'[i % 2]},{'yes' if rng.random() < 0.5 else 'no'}" for i in range(60)]
+    lines = [
+        f"{rng.integers(18, 80)},{'fm'[i % 2]},{'yes' if rng.random() < 0.5 else 'no'}"
+        for i in range(60)
+    ]
     (tmp_path / "loans.csv").write_text("\n".join(["age,sex,granted", *lines, ",f,yes"]))
     (tmp_path / "loans.toml").write_text(OWN_TABLE)
     return tmp_path / "loans.toml"
@@ -236,7 +260,10 @@ def test_a_table_of_the_users_own_is_named_in_the_study(own: Path, tmp_path: Pat
     assert plan.compute(store, Engine()).runs == 2
     (card,) = stored(store).cards
     assert card.group_names == ("f", "m")
-    assert (card.data, card.source) == ("loans.csv; 1 of 61 rows dropped, with missing values", "loans.csv")
+    assert (card.data, card.source) == (
+        "loans.csv; 1 of 61 rows dropped, with missing values",
+        "loans.csv",
+    )
     assert not card.synthetic
     result = store.get(keys_of(plan)[0])
     assert result is not None
@@ -246,13 +273,44 @@ def test_a_table_of_the_users_own_is_named_in_the_study(own: Path, tmp_path: Pat
 
 def test_source_label_and_group_as_options(own: Path, tmp_path: Path) -> None:
     """An installed study on a table of the user's."""
-    options = ("--source", tmp_path / "loans.csv", "--label", "granted", "--group", "sex", "--steps", "3")
-    printed = call("run", "tune-ok-fairret", *options, "--seeds", "1", "--jobs", "1", "--out", tmp_path / "results")
+    options = (
+        "--source",
+        tmp_path / "loans.csv",
+        "--label",
+        "granted",
+        "--group",
+        "sex",
+        "--steps",
+        "3",
+    )
+    printed = call(
+        "run",
+        "tune-ok-fairret",
+        *options,
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+        "--out",
+        tmp_path / "results",
+    )
     assert "loans.csv; 1 of 61 rows" in printed
     assert "7 runs computed, 0 were there" in printed
-    said = call("run", own, "--source", tmp_path / "loans.csv", "--label", "income", "--out", tmp_path, code=1)
+    said = call(
+        "run",
+        own,
+        "--source",
+        tmp_path / "loans.csv",
+        "--label",
+        "income",
+        "--out",
+        tmp_path,
+        code=1,
+    )
     assert "'income'" in said
-    said = call("run", "paper-ok-race", "--source", tmp_path / "loans.csv", "--out", tmp_path, code=1)
+    said = call(
+        "run", "paper-ok-race", "--source", tmp_path / "loans.csv", "--out", tmp_path, code=1
+    )
     assert "the column to predict must be named" in said
 
 

@@ -20,7 +20,18 @@ def problem(tmp_path: Path) -> Path:
 
 def board(problem: Path, *more: str | Path, code: int = 0) -> str:
     there = problem.parent
-    options = ("--jobs", "1", "--out", there / "results", "--to", there / "board", "--seeds", "2", "--steps", "100")
+    options = (
+        "--jobs",
+        "1",
+        "--out",
+        there / "results",
+        "--to",
+        there / "board",
+        "--seeds",
+        "2",
+        "--steps",
+        "100",
+    )
     return call("board", problem, *options, *more, code=code)
 
 
@@ -30,7 +41,9 @@ def test_a_problem_of_ones_own_gives_shares_and_a_page(problem: Path, tmp_path: 
     assert "2 methods x 1 problem, 2 seeds, default rules" in said
     assert "a short run" in said
     assert "Descent-ascent" in said
-    assert max(map(len, said.splitlines())) <= 80 or str(tmp_path) in max(said.splitlines(), key=len)
+    assert max(map(len, said.splitlines())) <= 80 or str(tmp_path) in max(
+        said.splitlines(), key=len
+    )
     page = (tmp_path / "board" / "index.html").read_text()
     assert "five-means" in page
     assert "A short run" in page
@@ -42,11 +55,15 @@ def test_a_problem_of_ones_own_gives_shares_and_a_page(problem: Path, tmp_path: 
     assert [path.stat().st_mtime_ns for path in runs] == before
 
 
-def test_problems_of_one_name_are_refused_before_anything_is_computed(problem: Path, tmp_path: Path) -> None:
+def test_problems_of_one_name_are_refused_before_anything_is_computed(
+    problem: Path, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / problem.name
     other.write_text(PROBLEM)
-    assert "2 problems are called 'five-means'; results are kept by name" in board(problem, other, code=1)
+    assert "2 problems are called 'five-means'; results are kept by name" in board(
+        problem, other, code=1
+    )
     assert not (tmp_path / "results" / "runs").exists()
 
 
@@ -71,7 +88,10 @@ def test_the_list() -> None:
     [
         (("--method", "SSLALM"), "there is no entry 'SSLALM'; the nearest is 'SSL-ALM'"),
         (("--algorithm", "nowhere.py:Mine"), "there is no file nowhere.py"),
-        (("--entry", "nowhere.toml"), "there is no file nowhere.toml, which was to be a list of entries"),
+        (
+            ("--entry", "nowhere.toml"),
+            "there is no file nowhere.toml, which was to be a list of entries",
+        ),
         (("hs72",), "there is no problem 'hs72'; the nearest is 'hs7"),
         (("nowhere.toml",), "there is no file nowhere.toml, which was to be a problem"),
     ],

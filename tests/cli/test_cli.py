@@ -1,4 +1,5 @@
-"""The commands as a person types them: what they print in 80 columns, what they write, and wrong inputs."""
+"""The commands as a person types them: what they print in 80 columns, what they write, and wrong
+inputs."""
 
 from __future__ import annotations
 
@@ -33,18 +34,43 @@ def predictions(tmp_path: Path) -> Path:
 class TestAudit:
     def test_table_json_and_page(self, predictions: Path, tmp_path: Path) -> None:
         out, page = tmp_path / "out.json", tmp_path / "out.html"
-        printed = call("audit", predictions, "--label", "y", "--score", "p", "--group", "race,sex", "--json", out,
-                       "--html", page)  # fmt: skip
+        printed = call(
+            "audit",
+            predictions,
+            "--label",
+            "y",
+            "--score",
+            "p",
+            "--group",
+            "race,sex",
+            "--json",
+            out,
+            "--html",
+            page,
+        )
         assert "600 examples, 4 groups by race x sex" in printed
         assert "equalized_odds_difference" in printed
-        assert all(len(line) <= 80 for line in printed.splitlines()[:-2])  # the last lines name the files
+        # the last lines name the files
+        assert all(len(line) <= 80 for line in printed.splitlines()[:-2])
         found = json.loads(out.read_text())
         assert set(found["groups"]) == {"white, f", "white, m", "black, f", "black, m"}
         assert found["metrics"]["w1"]["value"] > 0
         assert page.read_text().startswith("<!DOCTYPE html>")
 
-    def test_json_on_the_terminal_and_through_a_link(self, predictions: Path, tmp_path: Path) -> None:
-        options = ["audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race", "--json"]
+    def test_json_on_the_terminal_and_through_a_link(
+        self, predictions: Path, tmp_path: Path
+    ) -> None:
+        options = [
+            "audit",
+            predictions,
+            "--label",
+            "y",
+            "--prediction",
+            "yhat",
+            "--group",
+            "race",
+            "--json",
+        ]
         done = RUNNER.invoke(app, [*map(str, options), "-"])
         assert json.loads(done.stdout)["examples"] == 600
         (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
@@ -55,14 +81,24 @@ class TestAudit:
     def test_names_are_not_emojis(self, predictions: Path) -> None:
         renamed = predictions.with_name("acs:OK:x.csv")
         renamed.write_text(predictions.read_text())
-        assert "acs:OK:x.csv" in call("audit", renamed, "--label", "y", "--prediction", "yhat", "--group", "race")
+        assert "acs:OK:x.csv" in call(
+            "audit", renamed, "--label", "y", "--prediction", "yhat", "--group", "race"
+        )
 
     def test_escape_sequences_do_not_reach_the_terminal(self, tmp_path: Path) -> None:
-        rows = "".join(f"{i % 2},{i % 3 % 2},{name}\n" for i in range(60) for name in ("\x1b[2Ja", "b\u202e\x9b1m"))
+        rows = "".join(
+            f"{i % 2},{i % 3 % 2},{name}\n"
+            for i in range(60)
+            for name in ("\x1b[2Ja", "b\u202e\x9b1m")
+        )
         (tmp_path / "bad\x1b[1m.csv").write_text(f"y,p,race\n{rows}", encoding="utf-8")
         options = ["--label", "y", "--prediction", "p", "--group"]
         for command in (["audit"], ["groups", "--by"]):
-            asked = [command[0], tmp_path / "bad\x1b[1m.csv", *(options if command[0] == "audit" else command[1:])]
+            asked = [
+                command[0],
+                tmp_path / "bad\x1b[1m.csv",
+                *(options if command[0] == "audit" else command[1:]),
+            ]
             printed = call(*asked, "race")
             assert "\\x1b[2Ja" in printed
             assert not {"\x1b", "\x9b", "\u202e"} & set(printed)
@@ -74,12 +110,36 @@ class TestAudit:
         rows = "".join(f"{i % 2},{i % 3 % 2},{name}\n" for i in range(60) for name in names)
         (tmp_path / "in.csv").write_text(f"y,p,race\n{rows}")
         out = tmp_path / "out.csv"
-        call("audit", tmp_path / "in.csv", "--label", "y", "--prediction", "p", "--group", "race=plain", "--csv", out)
-        call("audit", tmp_path / "in.csv", "--label", "y", "--prediction", "p", "--group", "race", "--csv", out)
+        call(
+            "audit",
+            tmp_path / "in.csv",
+            "--label",
+            "y",
+            "--prediction",
+            "p",
+            "--group",
+            "race=plain",
+            "--csv",
+            out,
+        )
+        call(
+            "audit",
+            tmp_path / "in.csv",
+            "--label",
+            "y",
+            "--prediction",
+            "p",
+            "--group",
+            "race",
+            "--csv",
+            out,
+        )
         head, *lines = csv.reader(out.read_text().splitlines())
         assert {line[0] for line in lines} == {"'=1+1", "'+1", "'-1", "'@x", "plain"}
         assert head[:2] == ["group", "examples"]
-        assert float(lines[0][head.index("positive_rate_low")]) <= float(lines[0][head.index("positive_rate")])
+        assert float(lines[0][head.index("positive_rate_low")]) <= float(
+            lines[0][head.index("positive_rate")]
+        )
 
     def test_outputs_are_checked_first_and_written_before_printing(
         self, predictions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +148,10 @@ class TestAudit:
         same = call(*options, "--json", tmp_path / "a", "--html", tmp_path / "a", code=1)
         assert "is named for two outputs" in same
         printed = call(*options, "--csv", "/dev/full", code=1)
-        assert "/dev/full cannot be written (No space left on device); name another file" in " ".join(printed.split())
+        assert (
+            "/dev/full cannot be written (No space left on device); name another file"
+            in " ".join(printed.split())
+        )
         assert "Metrics" not in printed
 
         def full(**_: object) -> None:
@@ -104,7 +167,9 @@ class TestAudit:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "sub").mkdir()
-        out = {"same": predictions, "relative": Path("sub/../predictions.csv")}.get(way, tmp_path / "link")
+        out = {"same": predictions, "relative": Path("sub/../predictions.csv")}.get(
+            way, tmp_path / "link"
+        )
         if way == "symlink":
             out.symlink_to(predictions.name)
         elif way == "hardlink":
@@ -118,12 +183,21 @@ class TestAudit:
         for option in ("--html", "-o", "--csv", "--json"):
             for inputs in ([predictions], [first, "--compare-file", predictions]):
                 printed = " ".join(call("audit", *inputs, *options, option, out, code=1).split())
-                assert f"the output {out} is the input {predictions}, which would be lost" in printed
-        assert "which would be lost" in call("groups", predictions, "--by", "race", "--json", out, code=1)
+                assert (
+                    f"the output {out} is the input {predictions}, which would be lost" in printed
+                )
+        assert "which would be lost" in call(
+            "groups", predictions, "--by", "race", "--json", out, code=1
+        )
         assert predictions.read_bytes() == before
 
     @pytest.mark.parametrize(
-        "words", [["report", "income-ok-race", "--source"], ["board"], ["board", "income-ok-race", "--algorithm"]]
+        "words",
+        [
+            ["report", "income-ok-race", "--source"],
+            ["board"],
+            ["board", "income-ok-race", "--algorithm"],
+        ],
     )
     def test_a_folder_of_outputs_holds_no_input(self, tmp_path: Path, words: list[str]) -> None:
         (tmp_path / "mine").mkdir()
@@ -138,15 +212,46 @@ class TestAudit:
 
     def test_two_outputs_are_two_files(self, predictions: Path, tmp_path: Path) -> None:
         (tmp_path / "b").symlink_to(tmp_path / "a")
-        options = ["--label", "y", "--prediction", "yhat", "--group", "race", "--csv", tmp_path / "a"]
-        assert "is named for two outputs" in call("audit", predictions, *options, "--html", tmp_path / "b", code=1)
+        options = [
+            "--label",
+            "y",
+            "--prediction",
+            "yhat",
+            "--group",
+            "race",
+            "--csv",
+            tmp_path / "a",
+        ]
+        assert "is named for two outputs" in call(
+            "audit", predictions, *options, "--html", tmp_path / "b", code=1
+        )
 
     def test_many_groups_are_cut_short(self, predictions: Path) -> None:
         printed = call(
-            "audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race,sex", "--top", "1"
+            "audit",
+            predictions,
+            "--label",
+            "y",
+            "--prediction",
+            "yhat",
+            "--group",
+            "race,sex",
+            "--top",
+            "1",
         )
         assert "and 3 smaller groups" in printed
-        printed = call("audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race", "--top", "1")
+        printed = call(
+            "audit",
+            predictions,
+            "--label",
+            "y",
+            "--prediction",
+            "yhat",
+            "--group",
+            "race",
+            "--top",
+            "1",
+        )
         assert "and 1 smaller group (" in printed
 
     @pytest.mark.parametrize(
@@ -163,7 +268,9 @@ class TestAudit:
     )
     def test_wrong_options(self, predictions: Path, change: dict[str, str], message: str) -> None:
         options = {"--label": "y", "--score": "p", "--group": "race"} | change
-        printed = call("audit", predictions, *(word for pair in options.items() for word in pair), code=1)
+        printed = call(
+            "audit", predictions, *(word for pair in options.items() for word in pair), code=1
+        )
         assert message in printed
         assert "Traceback" not in printed
 
@@ -175,42 +282,67 @@ class TestAudit:
 
 class TestGroups:
     def test_synthetic(self, tmp_path: Path) -> None:
-        printed = call("groups", "synthetic:OK", "--by", "RAC1P=1,SEX", "--json", tmp_path / "g.json")
+        printed = call(
+            "groups", "synthetic:OK", "--by", "RAC1P=1,SEX", "--json", tmp_path / "g.json"
+        )
         assert "synthetic" in printed
         assert "4 definable groups, 4 populated" in printed
         found = json.loads((tmp_path / "g.json").read_text())
         assert sum(group["rows"] for group in found["groups"]) == 17_917
 
     def test_billions(self) -> None:
-        printed = call("groups", "synthetic:OK", "--by", "SEX,RAC1P,MAR,AGEP,SCHL,POBP,OCCP", "--top", "3")
+        printed = call(
+            "groups", "synthetic:OK", "--by", "SEX,RAC1P,MAR,AGEP,SCHL,POBP,OCCP", "--top", "3"
+        )
         assert "1,605,744,000 definable groups" in printed
 
     def test_a_file_with_and_without_a_label(self, predictions: Path, tmp_path: Path) -> None:
         """The rate of label 1 has Wilson's interval, at 95 %."""
         assert "label = 1" not in call("groups", predictions, "--by", "race")
-        printed = call("groups", predictions, "--by", "race", "--label", "y", "--json", tmp_path / "g.json")
+        printed = call(
+            "groups", predictions, "--by", "race", "--label", "y", "--json", tmp_path / "g.json"
+        )
         assert "label = 1" in printed
         assert "95% interval" in printed
         rows = list(csv.DictReader(predictions.read_text().splitlines()))
         for group in json.loads((tmp_path / "g.json").read_text())["groups"]:
             labels = [int(row["y"]) for row in rows if row["race"] == group["name"]]
             ends = binomtest(sum(labels), len(labels)).proportion_ci(0.95, method="wilson")
-            assert [group["base_rate"][end] for end in ("low", "high")] == pytest.approx([ends.low, ends.high])
+            assert [group["base_rate"][end] for end in ("low", "high")] == pytest.approx(
+                [ends.low, ends.high]
+            )
 
     def test_groups_with_uncertain_rates_are_counted(self, tmp_path: Path) -> None:
         (tmp_path / "people.csv").write_text("\n".join(["race", *["a"] * 50, *["b"] * 49]) + "\n")
-        assert "1 of 2 with fewer than 50 rows" in call("groups", tmp_path / "people.csv", "--by", "race")
+        assert "1 of 2 with fewer than 50 rows" in call(
+            "groups", tmp_path / "people.csv", "--by", "race"
+        )
 
     def test_small_groups(self, predictions: Path) -> None:
-        assert "merged into (other)" in call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
-        out = call("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60", "--small", "drop")
+        assert "merged into (other)" in call(
+            "groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60"
+        )
+        out = call(
+            "groups",
+            predictions,
+            "--by",
+            "race,age:30:60,sex",
+            "--min-size",
+            "60",
+            "--small",
+            "drop",
+        )
         assert "rows dropped" in out
 
     def test_wrong_input(self, predictions: Path) -> None:
         assert "did you mean SEX" in call("groups", "synthetic:OK", "--by", "SXE", code=1)
         assert "did you mean SEX" in call("groups", "synthetic:OK", "--by", "sex", code=1)
-        assert "--label is for files" in call("groups", "synthetic:OK", "--by", "SEX", "--label", "y", code=1)
-        assert "did you mean" in call("groups", predictions, "--by", "race", "--label", "yy", code=1)
+        assert "--label is for files" in call(
+            "groups", "synthetic:OK", "--by", "SEX", "--label", "y", code=1
+        )
+        assert "did you mean" in call(
+            "groups", predictions, "--by", "race", "--label", "yy", code=1
+        )
 
 
 class TestData:
@@ -221,16 +353,35 @@ class TestData:
 
     def test_fetch_without_a_network(self, tmp_path: Path) -> None:
         printed = call(
-            "data", "fetch", "OK", "--data", tmp_path, "--url", "http://127.0.0.1:9", "--retries", "0", code=1
+            "data",
+            "fetch",
+            "OK",
+            "--data",
+            tmp_path,
+            "--url",
+            "http://127.0.0.1:9",
+            "--retries",
+            "0",
+            code=1,
         )
         words = " ".join(printed.split())
         assert "csv_pok.zip" in words
         assert "2018" in words
 
     @pytest.mark.parametrize("folder", ["nowhere", "."])
-    def test_a_named_folder_without_census_data_is_an_error(self, tmp_path: Path, folder: str) -> None:
+    def test_a_named_folder_without_census_data_is_an_error(
+        self, tmp_path: Path, folder: str
+    ) -> None:
         printed = " ".join(
-            call("run", "paper-ok-race", "--data", tmp_path / folder, "--out", tmp_path / "out", code=1).split()
+            call(
+                "run",
+                "paper-ok-race",
+                "--data",
+                tmp_path / folder,
+                "--out",
+                tmp_path / "out",
+                code=1,
+            ).split()
         )
         assert "the folder" in printed
         assert "synthetic" not in printed
@@ -266,7 +417,13 @@ settings = { tau = 0.05, eta = 0.01 }
 
     def test_run_resume_and_report(self, tmp_path: Path) -> None:
         (tmp_path / "two [a].toml").write_text(self.FILE)
-        options = [tmp_path / "two [a].toml", "--source", "synthetic:OK", "--out", tmp_path / "results"]
+        options = [
+            tmp_path / "two [a].toml",
+            "--source",
+            "synthetic:OK",
+            "--out",
+            tmp_path / "results",
+        ]
         assert "4 runs computed, 0 were there" in call("run", *options)
         again = call("run", *options)
         assert "0 runs computed, 4 were there" in again
@@ -289,7 +446,16 @@ settings = { tau = 0.05, eta = 0.01 }
         )
         entry = '[[entries]]\nname = "Fails"\nmethod = "fails.py:Fails"\n'
         (tmp_path / "one.toml").write_text(self.FILE.partition("[[entries]]")[0] + entry)
-        options = ["--source", "synthetic:OK", "--jobs", "1", "--out", tmp_path / "results", "--to", tmp_path / "page"]
+        options = [
+            "--source",
+            "synthetic:OK",
+            "--jobs",
+            "1",
+            "--out",
+            tmp_path / "results",
+            "--to",
+            tmp_path / "page",
+        ]
         said = call("run", tmp_path / "one.toml", *options, code=1)
         assert "1 task failed" in said
         assert "no luck" in said
@@ -305,10 +471,16 @@ settings = { tau = 0.05, eta = 0.01 }
 
 
 def test_the_command_is_installed_and_says_what_it_lacks() -> None:
-    done = subprocess.run([sys.executable, "-c", "from fairbound.cli import main; main()", "--version"],
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", "from fairbound.cli import main; main()", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.startswith("fairbound 0")
     without = "import sys; sys.modules['typer'] = None; from fairbound.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", without], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert "pip install 'fairbound[cli]'" in done.stderr

@@ -11,7 +11,10 @@ from fairbound import Algorithm, MultiplierMethod, check_algorithm
 from fairbound.benchmark.custom_algorithm import load_custom_algorithm
 
 PROBLEM = (
-    (Path(__file__).parents[2] / "docs" / "guides" / "board.md").read_text().split("```python\n")[1].split("```")[0]
+    (Path(__file__).parents[2] / "docs" / "guides" / "board.md")
+    .read_text()
+    .split("```python\n")[1]
+    .split("```")[0]
 )
 
 
@@ -27,7 +30,9 @@ def test_the_template_is_certified_and_runs_on_a_board(
     assert check_algorithm(method()).startswith("MyMethod passes 11 checks")
     Path("five_means.py").write_text(PROBLEM)
     short = ("--method", "SGD", "--seeds", "2", "--steps", "100", "--jobs", "1")
-    assert "MyMethod" in call("board", "five_means.py", *short, "--algorithm", "my_file.py:MyMethod")
+    assert "MyMethod" in call(
+        "board", "five_means.py", *short, "--algorithm", "my_file.py:MyMethod"
+    )
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -37,4 +42,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert f"{file} already exists; choose another name" in said
     assert file.read_text() == "mine"
     assert "a method is a Python file" in call("new", "algorithm", tmp_path / "my_file", code=1)
-    assert "there is no folder" in call("new", "algorithm", tmp_path / "nowhere" / "my_file.py", code=1)
+    assert "there is no folder" in call(
+        "new", "algorithm", tmp_path / "nowhere" / "my_file.py", code=1
+    )

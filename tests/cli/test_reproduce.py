@@ -1,4 +1,5 @@
-"""`fairbound reproduce`: all studies of the paper within their budgets, one report; here a few steps of two."""
+"""`fairbound reproduce`: all studies of the paper within their budgets, one report; here a few
+steps of two."""
 
 from __future__ import annotations
 
@@ -18,13 +19,21 @@ FEW = ("paper-ok-race", "tune-ok-fairret")
 
 
 def test_every_study_is_planned_and_those_that_compare_methods_twice() -> None:
-    planned = [(plan.study.name, plan.study.budget) for plan in reproduce.all_plans(None, None, None)]
-    assert [name for name, budget in planned if budget == "examples"] == ["paper-ok-race", "paper-va-marital"]
-    assert sorted(name for name, budget in planned if budget == "paper") == sorted(study.paper_names())
+    planned = [
+        (plan.study.name, plan.study.budget) for plan in reproduce.all_plans(None, None, None)
+    ]
+    assert [name for name, budget in planned if budget == "examples"] == [
+        "paper-ok-race",
+        "paper-va-marital",
+    ]
+    assert sorted(name for name, budget in planned if budget == "paper") == sorted(
+        study.paper_names()
+    )
 
 
 def test_time_is_weighed_by_what_was_measured(tmp_path: Path) -> None:
-    """Of two tasks of one method and a longer one of another, one is done: it took ten times as long for its work."""
+    """Of two tasks of one method and a longer one of another, one is done: it took ten times as
+    long for its work."""
     seen: list[tuple[int, int]] = []
     order: list[str] = []
 
@@ -33,7 +42,13 @@ def test_time_is_weighed_by_what_was_measured(tmp_path: Path) -> None:
 
     class Measured:
         def __init__(self, name: str, method: str, work: int, seconds: float) -> None:
-            self.name, self.method, self.work, self.seconds, self.gpu = name, method, work, seconds, False
+            self.name, self.method, self.work, self.seconds, self.gpu = (
+                name,
+                method,
+                work,
+                seconds,
+                False,
+            )
 
             self.keys = [key_of(name)]
 
@@ -53,7 +68,8 @@ def test_time_is_weighed_by_what_was_measured(tmp_path: Path) -> None:
     assert order == ["long", "main", "g"]  # the longest first
     assert seen[0] == (300, 450)  # one method alone is measured: the mean pace is its own
     done, total = seen[1]
-    assert done / total == pytest.approx(13 / 18, abs=0.01)  # seconds, as the paces of both are known
+    # seconds, as the paces of both are known
+    assert done / total == pytest.approx(13 / 18, abs=0.01)
     assert seen[-1][0] == seen[-1][1]
 
 
@@ -68,8 +84,12 @@ def test_one_command_computes_times_and_reports_and_does_nothing_twice(
     options = ("--seeds", "1", "--steps", "3", "--jobs", "1", *folders)
     said = " ".join(call("reproduce", *options).split())
     assert said.startswith("Data: synthetic, not real: synthetic:OK, 17,917 rows Experiment 1: ")
-    assert "paper-ok-race: A short run, not compared with the paper: 1 of 10 runs of a method, at most 3 of" in said
-    assert "18 runs in" in said  # 11 and 7 that differ; three steps are the same runs within either budget
+    assert (
+        "paper-ok-race: A short run, not compared with the paper: 1 of 10 runs of a method, at most"
+        " 3 of" in said
+    )
+    # 11 and 7 that differ; three steps are the same runs within either budget
+    assert "18 runs in" in said
     assert (tmp_path / "report" / "index.html").stat().st_size > 100_000
 
     again = " ".join(call("reproduce", *options).split())

@@ -1,4 +1,5 @@
-"""What is quick: help, the version and completion, without anything that computes; and progress without a terminal."""
+"""What is quick: help, the version and completion, without anything that computes; and progress
+without a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +18,17 @@ from fairbound.benchmark.problems import catalog
 from fairbound.benchmark.study import load
 from fairbound.cli import enter, options, printing
 
-HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "sklearn", "dask", "distributed", "matplotlib")
+HEAVY = (
+    "torch",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pyarrow",
+    "sklearn",
+    "dask",
+    "distributed",
+    "matplotlib",
+)
 HELP_OF_ALL = """
 import contextlib, io, json, sys
 from typer.main import get_command
@@ -51,7 +62,13 @@ def test_help_of_every_command_loads_nothing_heavy_and_fits_a_terminal() -> None
     loaded, said = json.loads(done.stdout)
     assert "typer" in loaded
     assert sorted({*HEAVY} & {*loaded}) == []
-    assert {"run --help", "board --help", "audit --help", "data fetch --help", "new algorithm --help"} <= said.keys()
+    assert {
+        "run --help",
+        "board --help",
+        "audit --help",
+        "data fetch --help",
+        "new algorithm --help",
+    } <= said.keys()
     for words, text in said.items():
         assert text.startswith("fairbound ") if words == "--version" else "Usage: fairbound" in text
         assert max(map(len, text.splitlines())) <= 80, words
@@ -67,19 +84,36 @@ def test_what_options_repeat_of_heavy_modules() -> None:
 
 
 def test_completion_knows_the_names_that_commands_take() -> None:
-    assert options.complete_problem("") == sorted(name for name in catalog.names() if catalog.load(name).on_board)
-    assert options.complete_entry("S") == sorted(
-        entry.name for entry in load("board").entries if entry.name.startswith("S") and " " not in entry.name
+    assert options.complete_problem("") == sorted(
+        name for name in catalog.names() if catalog.load(name).on_board
     )
-    asked = {"_FAIRBOUND_COMPLETE": "complete_bash", "COMP_WORDS": "fairbound run tune-va", "COMP_CWORD": "2"}
+    assert options.complete_entry("S") == sorted(
+        entry.name
+        for entry in load("board").entries
+        if entry.name.startswith("S") and " " not in entry.name
+    )
+    asked = {
+        "_FAIRBOUND_COMPLETE": "complete_bash",
+        "COMP_WORDS": "fairbound run tune-va",
+        "COMP_CWORD": "2",
+    }
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv[0] = 'fairbound'; from fairbound.cli import main; main()"],
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.argv[0] = 'fairbound'; from fairbound.cli import main; main()",
+        ],
         capture_output=True,
         text=True,
         env=os.environ | asked,
         check=False,
     )
-    assert done.stdout.split() == ["tune-va-ghost", "tune-va-penalty", "tune-va-sslalm", "tune-va-ssw"]
+    assert done.stdout.split() == [
+        "tune-va-ghost",
+        "tune-va-penalty",
+        "tune-va-sslalm",
+        "tune-va-ssw",
+    ]
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(

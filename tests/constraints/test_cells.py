@@ -16,7 +16,10 @@ CPU = torch.device("cpu")
 def members_in(cells: Cells, groups: Tensor, labels: Tensor | None = None) -> list[list[int]]:
     """The examples of every cell, from what `assign` says of a mini-batch."""
     layers = cells.assign(len(groups), groups, labels, CPU)
-    return [sorted({int(i) for layer in layers for i in (layer == k).nonzero()}) for k in range(len(cells))]
+    return [
+        sorted({int(i) for layer in layers for i in (layer == k).nonzero()})
+        for k in range(len(cells))
+    ]
 
 
 def cells_of(draw: st.DrawFn) -> Cells:
@@ -27,19 +30,32 @@ def cells_of(draw: st.DrawFn) -> Cells:
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.composite(cells_of)(), st.lists(st.tuples(st.integers(-1, 2), st.sampled_from([0, 1, 7, 9])), min_size=1))
-def test_a_mini_batch_and_a_dataset_are_told_apart_alike(cells: Cells, examples: list[tuple[int, int]]) -> None:
-    """Groups, labels, both or neither, overlapping or not: `assign`, `bind` and `layers_of` follow the definition."""
+@given(
+    st.composite(cells_of)(),
+    st.lists(st.tuples(st.integers(-1, 2), st.sampled_from([0, 1, 7, 9])), min_size=1),
+)
+def test_a_mini_batch_and_a_dataset_are_told_apart_alike(
+    cells: Cells, examples: list[tuple[int, int]]
+) -> None:
+    """Groups, labels, both or neither, overlapping or not: `assign`, `bind` and `layers_of` follow
+    the definition."""
     groups, labels = (torch.tensor(column) for column in zip(*examples, strict=True))
     expected = [
-        [i for i, (g, y) in enumerate(examples) if cell.group in (None, g) and cell.label in (None, y)]
+        [
+            i
+            for i, (g, y) in enumerate(examples)
+            if cell.group in (None, g) and cell.label in (None, y)
+        ]
         for cell in cells.items
     ]
     bound = cells.bind(groups, labels)
     assert members_in(cells, groups, labels) == expected
     assert [member.tolist() for member in bound.examples] == expected
     layers = bound.layers_of(torch.arange(len(groups)), len(groups))
-    found = [sorted({int(i) for layer in layers for i in (layer == k).nonzero()}) for k in range(len(cells))]
+    found = [
+        sorted({int(i) for layer in layers for i in (layer == k).nonzero()})
+        for k in range(len(cells))
+    ]
     assert found == expected
 
 
@@ -89,7 +105,9 @@ def test_members_within_a_pool() -> None:
         (torch.tensor([0, 1]), torch.ones(3), "labels"),
     ],
 )
-def test_what_cannot_be_bound_is_a_sentence(groups: Tensor, labels: Tensor | None, sentence: str) -> None:
+def test_what_cannot_be_bound_is_a_sentence(
+    groups: Tensor, labels: Tensor | None, sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         Cells.of_groups(["A", "B"]).bind(groups, labels)
 

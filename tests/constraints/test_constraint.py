@@ -1,4 +1,5 @@
-"""The class `Constraint`, functions of the user's own, several together, equalities, and what is refused."""
+"""The class `Constraint`, functions of the user's own, several together, equalities, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from methods import classification
 from tables import EXAMPLES, Free, table
 from torch import nn
 
-from fairbound import Constrained, Dataset, MiniBatch, Problem, Sampler, Split, constraints, report_kkt, run
+from fairbound import (
+    Constrained,
+    Dataset,
+    MiniBatch,
+    Problem,
+    Sampler,
+    Split,
+    constraints,
+    report_kkt,
+    run,
+)
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty
 from fairbound.constraints.cells import Cell, Cells
 from fairbound.constraints.constraint import Constraint, FunctionConstraint
@@ -36,22 +47,38 @@ def test_several_columns_are_told_by_name() -> None:
         t.loss[t.label == g].mean() - 0.2 for g in (0, 1)
     ]
     assert [*found.constraints.values()] == pytest.approx(expected)
-    assert [len(m) for m in both[1].bind(columns).cells.examples] == [(t.label == g).sum() for g in (0, 1)]
-    with pytest.raises(ValueError, match=r"columns \['race', 'sex'\]; the constraint '0' has by=None"):
-        FunctionConstraint(lambda batch: batch.losses[:1], ("0",), Cells.of_groups(["A"])).bind(columns)
+    assert [len(m) for m in both[1].bind(columns).cells.examples] == [
+        (t.label == g).sum() for g in (0, 1)
+    ]
+    with pytest.raises(
+        ValueError, match=r"columns \['race', 'sex'\]; the constraint '0' has by=None"
+    ):
+        FunctionConstraint(lambda batch: batch.losses[:1], ("0",), Cells.of_groups(["A"])).bind(
+            columns
+        )
 
 
 def test_a_constraint_on_cells_of_one_s_own() -> None:
-    """A group against everybody, and a group within a label against the label: overlapping cells of all four kinds."""
+    """A group against everybody, and a group within a label against the label: overlapping cells of
+    all four kinds."""
     t = table(1)
     cells = Cells((Cell("A", 0), Cell("all"), Cell("A, y=1", 0, 1), Cell("y=1", None, 1)))
-    contrast = Matrix(("A - all", "A - all among y=1"), torch.tensor([[1.0, -1, 0, 0], [0, 0, 1, -1]], dtype=F64))
+    contrast = Matrix(
+        ("A - all", "A - all among y=1"), torch.tensor([[1.0, -1, 0, 0], [0, 0, 1, -1]], dtype=F64)
+    )
     own = Constraint(cells, contrast, torch.tensor([0.1, 0.2], dtype=F64))
     one, everybody = t.group == 0, np.ones(EXAMPLES, bool)
-    means = [t.mean(t.loss, chosen, True) for chosen in (one, everybody, one & (t.label == 1), t.label == 1)]
+    means = [
+        t.mean(t.loss, chosen, True)
+        for chosen in (one, everybody, one & (t.label == 1), t.label == 1)
+    ]
     expected = [means[0] - means[1] - 0.1, means[2] - means[3] - 0.2]
-    losses, groups, labels, weight = (torch.as_tensor(part) for part in (t.loss, t.group, t.label, t.weight))
-    assert own.evaluate(MiniBatch(losses, groups, labels, weight=weight)).tolist() == pytest.approx(expected)
+    losses, groups, labels, weight = (
+        torch.as_tensor(part) for part in (t.loss, t.group, t.label, t.weight)
+    )
+    assert own.evaluate(MiniBatch(losses, groups, labels, weight=weight)).tolist() == pytest.approx(
+        expected
+    )
 
 
 def test_absolute_rows_are_the_larger_of_the_two_sides() -> None:
@@ -77,7 +104,9 @@ def test_a_combination_keeps_each_part() -> None:
     t = table(2)
     losses, logits, labels = (torch.as_tensor(part) for part in (t.loss, t.logit, t.label))
     group, other = torch.as_tensor(t.group).clamp(min=0), (torch.arange(EXAMPLES) < 40).long()
-    norm = FunctionConstraint(lambda batch: (batch.outputs.square().mean() - 2).reshape(1), ("norm",))
+    norm = FunctionConstraint(
+        lambda batch: (batch.outputs.square().mean() - 2).reshape(1), ("norm",)
+    )
     parts = (
         constraints.pairwise_loss_parity(3, bound=0.1, by="g"),
         norm,
@@ -100,7 +129,7 @@ def test_a_combination_keeps_each_part() -> None:
     assert torch.allclose(torch.cat([found.loss, found.c[0]]), again)
 
 
-# Equalities -----------------------------------------------------------------------------------------------------------
+# Equalities ---------------------------------------------------------------------------------------
 
 
 def equal_losses() -> ConstraintSet:
@@ -114,14 +143,17 @@ def test_equality_rows_are_told() -> None:
     assert equal_losses().equality is not None
     assert equal_losses().equality.tolist() == [True, False, False]
     assert ConstraintSet.of(constraints.loss_parity(2, bound=0.1)).equality is None
-    assert ConstraintSet.of(constraints.function(lambda b: b.losses[:1], "own", equality=True)).equality.tolist() == [
-        True
-    ]
+    assert ConstraintSet.of(
+        constraints.function(lambda b: b.losses[:1], "own", equality=True)
+    ).equality.tolist() == [True]
 
 
-@pytest.mark.parametrize("method", [DescentAscent(eta=1.0), SSLALM(eta=1.0, samples=1), Penalty()], ids=type)
+@pytest.mark.parametrize(
+    "method", [DescentAscent(eta=1.0), SSLALM(eta=1.0, samples=1), Penalty()], ids=type
+)
 def test_equality_rows_reach_the_algorithm(method: Algorithm) -> None:
-    """In `run` and in a loop: a gap of either sign moves a multiplier of that sign, which an inequality's cannot."""
+    """In `run` and in a loop: a gap of either sign moves a multiplier of that sign, which an
+    inequality's cannot."""
     problem, _, x0 = classification()
     own = equal_losses().bind(problem.data.groups["group"])
     problem = replace(problem, constraint=own)
@@ -138,17 +170,20 @@ def test_equality_rows_reach_the_algorithm(method: Algorithm) -> None:
     model = network()
     fair = Constrained(model, equal_losses(), watched)
     for sign in (1.0, -1.0):
-        losses = model(torch.ones(2, 4, dtype=F64))[:, 0] * 0 + torch.tensor([sign, 2.0 * sign], dtype=F64)
+        losses = model(torch.ones(2, 4, dtype=F64))[:, 0] * 0 + torch.tensor(
+            [sign, 2.0 * sign], dtype=F64
+        )
         fair.backward(losses, torch.tensor([0, 1]))
         if sign > 0 and fair.multipliers:
             assert fair.multipliers["A - B"] < 0
             assert fair.multipliers["loss of A <= 9"] >= 0
     given = [mask.tolist() for mask in masks if mask is not None]  # the trial of a step has none
-    assert given == [[True, False, False]] * 3  # in `run`, and in a loop for the form of a state and at its start
+    # in `run`, and in a loop for the form of a state and at its start
+    assert given == [[True, False, False]] * 3
     assert result.skipped.sum() == 0
 
 
-# In a loop ------------------------------------------------------------------------------------------------------------
+# In a loop ----------------------------------------------------------------------------------------
 
 WHOLE_NUMBERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
@@ -160,11 +195,14 @@ def test_groups_may_be_whole_numbers_of_any_kind(dtype: torch.dtype) -> None:
     model = Free(t)
     fair = Constrained(model, constraints.bounded_group_loss(2, bound=0.0), SGD())
     fair.backward(model.losses * 1, sex)
-    assert [*fair.constraints.values()] == pytest.approx([t.loss[t.label == g].mean() for g in (0, 1)])
+    assert [*fair.constraints.values()] == pytest.approx(
+        [t.loss[t.label == g].mean() for g in (0, 1)]
+    )
 
 
 def variations() -> dict[str, MiniBatch]:
-    """Mini-batches one after another, each of which differs from the one before it in one thing only."""
+    """Mini-batches one after another, each of which differs from the one before it in one thing
+    only."""
     t = table(4)
     losses, groups = torch.tensor(t.loss), torch.tensor(t.group)
     some = torch.arange(EXAMPLES) % 4 > 0
@@ -185,7 +223,8 @@ def variations() -> dict[str, MiniBatch]:
 
 
 @pytest.mark.parametrize(
-    "constraint", [constraints.bounded_group_loss(3, bound=0.1), constraints.loss_parity(3, bound=0.1)]
+    "constraint",
+    [constraints.bounded_group_loss(3, bound=0.1), constraints.loss_parity(3, bound=0.1)],
 )
 def test_what_was_laid_out_before_does_not_stick(constraint: Constraint) -> None:
     """A loop that saw other mini-batches reads the next one as a fresh loop does."""
@@ -201,12 +240,14 @@ def test_what_was_laid_out_before_does_not_stick(constraint: Constraint) -> None
         (old, old_gradient), (new, new_gradient) = found
         assert old_gradient == pytest.approx(new_gradient, abs=1e-12), name
         if name in ("a group less", "float32") and constraint.contrast.shares_of_mean is not None:
-            continue  # the mean of all has the running mean of the absent group, which a fresh loop does not know
+            # the mean of all has the running mean of the absent group, which a fresh loop does not
+            # know
+            continue
         for key, value in new.items():  # what a fresh loop cannot tell, the old one remembers
             assert np.isnan(value) or old[key] == pytest.approx(value, abs=1e-12), name
 
 
-# Functions ------------------------------------------------------------------------------------------------------------
+# Functions ----------------------------------------------------------------------------------------
 
 
 def test_the_weight_norm_and_its_gradient() -> None:
@@ -229,7 +270,9 @@ def test_the_weight_norm_is_of_trained_parameters_only() -> None:
     model = network()
     model[0].requires_grad_(False)  # type: ignore[index]
     trained = torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
-    seen = Constrained(model, constraints.weight_norm(0.5), SGD()).backward(model(torch.ones(2, 4, dtype=F64))[:, 0])
+    seen = Constrained(model, constraints.weight_norm(0.5), SGD()).backward(
+        model(torch.ones(2, 4, dtype=F64))[:, 0]
+    )
     assert float(seen.c) == pytest.approx(float(trained.norm()) - 0.5)
 
 
@@ -249,7 +292,13 @@ def test_a_function_of_one_s_own() -> None:
     def spread(batch: MiniBatch) -> torch.Tensor:
         assert batch.outputs is not None
         assert batch.labels is not None
-        return torch.stack([batch.outputs.var() - 1, (batch.outputs * batch.labels).mean(), batch.parameters[1].sum()])
+        return torch.stack(
+            [
+                batch.outputs.var() - 1,
+                (batch.outputs * batch.labels).mean(),
+                batch.parameters[1].sum(),
+            ]
+        )
 
     own = constraints.function(spread, "variance", "product", "intercept")
     X = torch.randn(9, 3, dtype=F64, generator=torch.Generator().manual_seed(0))
@@ -262,34 +311,118 @@ def test_a_function_of_one_s_own() -> None:
     assert [*fair.constraints] == ["variance", "product", "intercept"]
 
 
-# What is refused ------------------------------------------------------------------------------------------------------
+# What is refused ----------------------------------------------------------------------------------
 
 BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "a negative bound": (lambda: constraints.loss_parity(2, bound=-0.1), ValueError, "finite and >= 0, got -0.1"),
-    "a bound that is NaN": (lambda: constraints.demographic_parity(2, bound=float("nan")), ValueError, "got nan"),
-    "an infinite bound": (lambda: constraints.bounded_group_loss(2, bound=float("inf")), ValueError, "must be finite"),
-    "groups as a string": (lambda: constraints.loss_parity("AB", bound=0.1), TypeError, r"got the string 'AB'; use \["),
-    "a name twice": (lambda: constraints.loss_parity(["A", "A"], bound=0.1), ValueError, "distinct names"),
-    "one group": (lambda: constraints.loss_parity(["A"], bound=0.1), ValueError, "at least two groups"),
-    "one group in pairs": (lambda: constraints.demographic_parity(1, bound=0.1), ValueError, "two groups, got 1"),
-    "a rate above 1": (lambda: constraints.minimum_rate(1.2), ValueError, "between 0 and 1, got 1.2"),
-    "a rate that is NaN": (lambda: constraints.maximum_rate(float("nan")), ValueError, "between 0 and 1, got nan"),
-    "an unknown group": (lambda: constraints.minimum_rate(0.5, groups=["A", "B"], group="C"), ValueError, r"no group 'C'; the groups are \['A', 'B'\]"),  # noqa: E501
-    "a group beyond": (lambda: constraints.minimum_rate(0.5, groups=2, group=2), ValueError, "there is no group 2"),
-    "a group without groups": (lambda: constraints.minimum_rate(0.5, group="A"), ValueError, "group='A' needs groups="),
+    "a negative bound": (
+        lambda: constraints.loss_parity(2, bound=-0.1),
+        ValueError,
+        "finite and >= 0, got -0.1",
+    ),
+    "a bound that is NaN": (
+        lambda: constraints.demographic_parity(2, bound=float("nan")),
+        ValueError,
+        "got nan",
+    ),
+    "an infinite bound": (
+        lambda: constraints.bounded_group_loss(2, bound=float("inf")),
+        ValueError,
+        "must be finite",
+    ),
+    "groups as a string": (
+        lambda: constraints.loss_parity("AB", bound=0.1),
+        TypeError,
+        r"got the string 'AB'; use \[",
+    ),
+    "a name twice": (
+        lambda: constraints.loss_parity(["A", "A"], bound=0.1),
+        ValueError,
+        "distinct names",
+    ),
+    "one group": (
+        lambda: constraints.loss_parity(["A"], bound=0.1),
+        ValueError,
+        "at least two groups",
+    ),
+    "one group in pairs": (
+        lambda: constraints.demographic_parity(1, bound=0.1),
+        ValueError,
+        "two groups, got 1",
+    ),
+    "a rate above 1": (
+        lambda: constraints.minimum_rate(1.2),
+        ValueError,
+        "between 0 and 1, got 1.2",
+    ),
+    "a rate that is NaN": (
+        lambda: constraints.maximum_rate(float("nan")),
+        ValueError,
+        "between 0 and 1, got nan",
+    ),
+    "an unknown group": (
+        lambda: constraints.minimum_rate(0.5, groups=["A", "B"], group="C"),
+        ValueError,
+        r"no group 'C'; the groups are \['A', 'B'\]",
+    ),
+    "a group beyond": (
+        lambda: constraints.minimum_rate(0.5, groups=2, group=2),
+        ValueError,
+        "there is no group 2",
+    ),
+    "a group without groups": (
+        lambda: constraints.minimum_rate(0.5, group="A"),
+        ValueError,
+        "group='A' needs groups=",
+    ),
     "a norm of 0": (lambda: constraints.weight_norm(0.0), ValueError, "finite and > 0, got 0.0"),
-    "a function without a name": (lambda: constraints.function(lambda batch: batch.losses), TypeError, "one name"),
-    "a name that is a string": (lambda: FunctionConstraint(lambda batch: batch.losses, "ab"), TypeError, "got 'ab'"),  # type: ignore[arg-type]
-    "no labels over a dataset": (lambda: constraints.equal_opportunity(2, bound=0.1).bind(torch.arange(2)), ValueError, "give labels="),  # noqa: E501
-    "labels of another dataset": (lambda: constraints.equal_opportunity(2, bound=0.1).bind(torch.arange(2), torch.ones(3)), ValueError, r"\(2,\) but labels \(3,\)"),  # noqa: E501
-    "a contrast of another size": (lambda: Constraint(Cells.of_groups(["A"]), each(["a", "b"]), torch.zeros(2)), ValueError, "as many rows and cells and as many bounds, got 2 x 2"),  # noqa: E501
-    "bounds of another size": (lambda: Constraint(Cells.of_groups(["A"]), each(["a"]), torch.zeros(2)), ValueError, r"got 1 x 1 and \(2,\)"),  # noqa: E501
-    "a statistic of nothing known": (lambda: constraints.equal_opportunity(2, bound=0.1, of="gain"), ValueError, 'must be "rate" or "loss", got \'gain\''),  # type: ignore[arg-type]  # noqa: E501
+    "a function without a name": (
+        lambda: constraints.function(lambda batch: batch.losses),
+        TypeError,
+        "one name",
+    ),
+    "a name that is a string": (
+        lambda: FunctionConstraint(lambda batch: batch.losses, "ab"),
+        TypeError,
+        "got 'ab'",
+    ),  # type: ignore[arg-type]
+    "no labels over a dataset": (
+        lambda: constraints.equal_opportunity(2, bound=0.1).bind(torch.arange(2)),
+        ValueError,
+        "give labels=",
+    ),
+    "labels of another dataset": (
+        lambda: constraints.equal_opportunity(2, bound=0.1).bind(torch.arange(2), torch.ones(3)),
+        ValueError,
+        r"\(2,\) but labels \(3,\)",
+    ),
+    "a contrast of another size": (
+        lambda: Constraint(Cells.of_groups(["A"]), each(["a", "b"]), torch.zeros(2)),
+        ValueError,
+        "as many rows and cells and as many bounds, got 2 x 2",
+    ),
+    "bounds of another size": (
+        lambda: Constraint(Cells.of_groups(["A"]), each(["a"]), torch.zeros(2)),
+        ValueError,
+        r"got 1 x 1 and \(2,\)",
+    ),
+    "a statistic of nothing known": (
+        lambda: constraints.equal_opportunity(2, bound=0.1, of="gain"),
+        ValueError,
+        'must be "rate" or "loss", got \'gain\'',
+    ),  # type: ignore[arg-type]
     "nothing to combine": (lambda: constraints.combine(), ValueError, "at least one"),
     "no constraint": (lambda: ConstraintSet.of([]), ValueError, "there are no constraints"),
-    "a name for a constraint": (lambda: ConstraintSet.of("loss_parity"), TypeError, "as constraints.loss_parity"),  # type: ignore[arg-type]
-    "outputs of classes": (lambda: constraints.soft_positive(torch.zeros(4, 3), torch.zeros(4)), ValueError, "one logit per example"),  # noqa: E501
-}  # fmt: skip
+    "a name for a constraint": (
+        lambda: ConstraintSet.of("loss_parity"),
+        TypeError,
+        "as constraints.loss_parity",
+    ),  # type: ignore[arg-type]
+    "outputs of classes": (
+        lambda: constraints.soft_positive(torch.zeros(4, 3), torch.zeros(4)),
+        ValueError,
+        "one logit per example",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -301,7 +434,9 @@ def test_what_makes_no_constraint_is_a_sentence(case: str) -> None:
 
 def test_a_class_that_is_not_there_is_a_sentence() -> None:
     fair = Constrained(network(), constraints.demographic_parity(2, bound=0.1, outcome=3), SGD())
-    with pytest.raises(ValueError, match=r"outcome=3 needs outputs \(examples, classes\) with more than 3 classes"):
+    with pytest.raises(
+        ValueError, match=r"outcome=3 needs outputs \(examples, classes\) with more than 3 classes"
+    ):
         fair.backward(torch.ones(4), torch.arange(4) % 2, outputs=torch.ones(4, 3))
 
 

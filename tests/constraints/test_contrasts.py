@@ -1,4 +1,5 @@
-"""Contrasts: the structured ones are their dense matrix, and nothing of size groups x groups is made."""
+"""Contrasts: the structured ones are their dense matrix, and nothing of size groups x groups is
+made."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ STRUCTURED: dict[str, Contrast] = {
     "against the mean": against_mean(NAMES),
     "against the mean, one-sided": against_mean(NAMES, two_sided=False),
     "against the pooled mean": against_pooled([0.4, 0.3, 0.2, 0.1])(NAMES),
-    "against the pooled mean, one-sided": against_pooled([0.4, 0.3, 0.2, 0.1], two_sided=False)(NAMES),
+    "against the pooled mean, one-sided": against_pooled([0.4, 0.3, 0.2, 0.1], two_sided=False)(
+        NAMES
+    ),
 }
 
 
@@ -60,7 +63,9 @@ def test_a_structured_contrast_is_its_matrix(name: str) -> None:
     for bits in range(16):
         present = torch.tensor([bits >> k & 1 for k in range(4)]).bool()
         assert torch.equal(contrast.observed(present), dense.observed(present)), present
-    assert contrast.to(torch.device("cpu"), torch.float32).apply(means.float()).dtype == torch.float32
+    assert (
+        contrast.to(torch.device("cpu"), torch.float32).apply(means.float()).dtype == torch.float32
+    )
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -85,7 +90,12 @@ def test_pairs_and_sums_of_pairs() -> None:
     assert pairwise(NAMES).matrix().shape == (12, 4)  # m (m - 1) pairs and signs, not m (m + 1)
     four = sums_of_pairs(["A, y=1", "B, y=1", "A, y=0", "B, y=0"])
     assert four.names[1] == "A - B: +pos -neg"
-    assert four.matrix().tolist() == [[1, -1, 1, -1], [1, -1, -1, 1], [-1, 1, 1, -1], [-1, 1, -1, 1]]
+    assert four.matrix().tolist() == [
+        [1, -1, 1, -1],
+        [1, -1, -1, 1],
+        [-1, 1, 1, -1],
+        [-1, 1, -1, 1],
+    ]
     with pytest.raises(ValueError, match="at least two groups, got 1"):
         pairwise(["A"])
     with pytest.raises(ValueError, match="at least two groups, got 1"):
@@ -96,7 +106,7 @@ def test_pairs_and_sums_of_pairs() -> None:
         against_pooled([0.2, 0.3, 0.5])(["A", "B"])
 
 
-# Very many groups -----------------------------------------------------------------------------------------------------
+# Very many groups ---------------------------------------------------------------------------------
 
 MANY = 200_000
 LARGEST = 4 * MANY + 1000  # elements of a tensor: the two rows of every group, and a copy
@@ -111,13 +121,18 @@ class LargestTensor(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         for one in found if isinstance(found, tuple | list) else [found]:
             if isinstance(one, Tensor):
-                self.largest = max(self.largest, one.untyped_storage().nbytes() // one.element_size())
+                self.largest = max(
+                    self.largest, one.untyped_storage().nbytes() // one.element_size()
+                )
         return found
 
 
 @pytest.mark.parametrize("notion", [constraints.loss_parity, constraints.bounded_group_loss])
-def test_with_200_000_groups_nothing_is_groups_by_groups(notion: Callable[..., constraints.Constraint]) -> None:
-    """Three steps of a loop on mini-batches of 512, by the sizes of tensors and by Python's own memory."""
+def test_with_200_000_groups_nothing_is_groups_by_groups(
+    notion: Callable[..., constraints.Constraint],
+) -> None:
+    """Three steps of a loop on mini-batches of 512, by the sizes of tensors and by Python's own
+    memory."""
     generator = torch.Generator().manual_seed(0)
     model = torch.nn.Linear(3, 1)
     fair = Constrained(model, notion(MANY, bound=0.1), DescentAscent())
@@ -131,18 +146,28 @@ def test_with_200_000_groups_nothing_is_groups_by_groups(notion: Callable[..., c
     assert not info.skipped
     assert fair.steps == 3
     assert 512 < seen.largest <= LARGEST
-    assert peak < 400 * MANY  # a few Python objects for every group; a matrix would be 200 kB for each
+    # a few Python objects for every group; a matrix would be 200 kB for each
+    assert peak < 400 * MANY
 
 
 def test_with_200_000_groups_a_mini_batch_is_evaluated_as_with_few() -> None:
-    """The groups that are there, numbered anew: each against its bound; one that is absent is not observed."""
+    """The groups that are there, numbered anew: each against its bound; one that is absent is not
+    observed."""
     generator = torch.Generator().manual_seed(1)
-    losses, groups = torch.rand(512, generator=generator), torch.randint(MANY, (512,), generator=generator)
+    losses, groups = (
+        torch.rand(512, generator=generator),
+        torch.randint(MANY, (512,), generator=generator),
+    )
     shown, few = groups.unique(return_inverse=True)
     c = constraints.bounded_group_loss(MANY, bound=0.5).evaluate(MiniBatch(losses, groups))
-    assert torch.equal(c[shown], constraints.bounded_group_loss(len(shown), bound=0.5).evaluate(MiniBatch(losses, few)))
+    assert torch.equal(
+        c[shown],
+        constraints.bounded_group_loss(len(shown), bound=0.5).evaluate(MiniBatch(losses, few)),
+    )
     assert int(c.isfinite().sum()) == len(shown)
-    assert constraints.loss_parity(MANY, bound=0.5).evaluate(MiniBatch(losses, groups)).isnan().all()
+    assert (
+        constraints.loss_parity(MANY, bound=0.5).evaluate(MiniBatch(losses, groups)).isnan().all()
+    )
     everybody = torch.cat([torch.arange(MANY), groups])
     values = torch.cat([torch.rand(MANY, generator=generator), losses])
     c = constraints.loss_parity(MANY, bound=0.5).evaluate(MiniBatch(values.double(), everybody))

@@ -1,4 +1,5 @@
-"""The one evaluation of objective and constraints against a plain transcription, on random mini-batches."""
+"""The one evaluation of objective and constraints against a plain transcription, on random
+mini-batches."""
 
 from __future__ import annotations
 
@@ -32,14 +33,20 @@ class Drawn(NamedTuple):
 
 
 def _constraint(rng: np.random.Generator, part: int, absolute: bool) -> Constraint:
-    """Cells by group, by label, both or neither, often overlapping; any contrast; losses or rates."""
+    """Cells by group, by label, both or neither, often overlapping; any contrast; losses or
+    rates."""
     K, m = int(rng.integers(1, 5)), int(rng.integers(1, 4))
-    items = [Cell(f"{part}.{k}", _some(rng, [None, 0, 1, 2]), _some(rng, [None, 0.0, 1.0])) for k in range(K)]
+    items = [
+        Cell(f"{part}.{k}", _some(rng, [None, 0, 1, 2]), _some(rng, [None, 0.0, 1.0]))
+        for k in range(K)
+    ]
     entries = torch.tensor(rng.integers(-2, 3, (m, K)) * 0.5)
     names = tuple(f"{part}: {i}" for i in range(m))
     bound = torch.tensor(rng.normal(size=m))
     statistic = Statistic(soft_positive) if rng.random() < 0.5 else None
-    return Constraint(Cells(tuple(items), groups=3), Matrix(names, entries), bound, statistic, absolute=absolute)
+    return Constraint(
+        Cells(tuple(items), groups=3), Matrix(names, entries), bound, statistic, absolute=absolute
+    )
 
 
 def _some(rng: np.random.Generator, options: list) -> int | float | None:  # type: ignore[type-arg]
@@ -66,26 +73,39 @@ def drawn(draw: st.DrawFn) -> Drawn:
 
 
 def transcribed(batch: MiniBatch, own: ConstraintSet) -> tuple[Tensor, Tensor]:
-    """[f, c], with its graph, and which entries can be told: the formulas, cell by cell and row by row."""
+    """[f, c], with its graph, and which entries can be told: the formulas, cell by cell and row by
+    row."""
     assert isinstance(batch.groups, Tensor)
     assert batch.labels is not None
     assert batch.outputs is not None
     weight = torch.ones_like(batch.losses) if batch.weight is None else batch.weight
     counted = weight if batch.objective is None else weight * batch.objective
-    found, known = [(counted * batch.losses).sum() / counted.sum().clamp(min=1e-300)], [bool(counted.sum() > 0)]
+    found, known = (
+        [(counted * batch.losses).sum() / counted.sum().clamp(min=1e-300)],
+        [bool(counted.sum() > 0)],
+    )
     for part in own.parts:
         assert isinstance(part, Constraint)
         values = batch.losses if part.statistic is None else torch.sigmoid(batch.outputs)
         means, sizes = [], []
         for cell in part.cells.items:
-            inside = torch.ones_like(batch.groups).bool() if cell.group is None else batch.groups == cell.group
+            inside = (
+                torch.ones_like(batch.groups).bool()
+                if cell.group is None
+                else batch.groups == cell.group
+            )
             inside = inside if cell.label is None else inside & (batch.labels == cell.label)
             sizes.append(float(weight[inside].sum()))
             means.append((weight * values)[inside].sum() / max(sizes[-1], 1e-300))
         for i, row in enumerate(part.contrast.matrix()):
-            gap = sum((entry * mean for entry, mean in zip(row, means, strict=True)), torch.zeros((), dtype=F64))
+            gap = sum(
+                (entry * mean for entry, mean in zip(row, means, strict=True)),
+                torch.zeros((), dtype=F64),
+            )
             found.append((gap.abs() if part.absolute else gap) - part.bound[i])
-            known.append(all(size > 0 for entry, size in zip(row.tolist(), sizes, strict=True) if entry != 0))
+            known.append(
+                all(size > 0 for entry, size in zip(row.tolist(), sizes, strict=True) if entry != 0)
+            )
     return torch.stack(found), torch.tensor(known)
 
 
@@ -129,15 +149,22 @@ def test_the_jacobian_is_that_of_the_transcription(case: Drawn) -> None:
     if not known.all():
         return
     values, layout = own.example_values(mine), own.layout(mine)
-    totals = own.sums_counts(values, (), layout).filled()  # a cell with weight 0 in every row may be empty
+    # a cell with weight 0 in every row may be empty
+    totals = own.sums_counts(values, (), layout).filled()
     rows = []
     for one in torch.eye(len(totals.means), dtype=F64):
         weights = own.example_weights(one, totals.counts, layout, values)
-        parts = torch.autograd.grad(values, (losses, outputs), weights, retain_graph=True, allow_unused=True)
-        rows.append(torch.cat([torch.zeros_like(losses) if part is None else part for part in parts]))
+        parts = torch.autograd.grad(
+            values, (losses, outputs), weights, retain_graph=True, allow_unused=True
+        )
+        rows.append(
+            torch.cat([torch.zeros_like(losses) if part is None else part for part in parts])
+        )
     found = own.jacobian(totals.means, torch.stack(rows[1:]))
     for i in range(own.m):
-        parts = torch.autograd.grad(formula[1 + i], (losses, outputs), retain_graph=True, allow_unused=True)
+        parts = torch.autograd.grad(
+            formula[1 + i], (losses, outputs), retain_graph=True, allow_unused=True
+        )
         expected = torch.cat([torch.zeros_like(losses) if part is None else part for part in parts])
         assert torch.allclose(found[i], expected, atol=1e-10)
 
@@ -180,8 +207,11 @@ def test_the_halves_of_a_mini_batch_add_up(case: Drawn) -> None:
     st.lists(st.tuples(st.sampled_from([0, 1, None]), st.integers(1, 3)), min_size=1, max_size=3),
     st.integers(0, 2**32),
 )
-def test_blocks_are_groups_in_order(objective: int, cell: int, shapes: list[tuple[int | None, int]], seed: int) -> None:
-    """A sampler's mini-batch, laid out as blocks and by the cells of its examples: the same means and weights."""
+def test_blocks_are_groups_in_order(
+    objective: int, cell: int, shapes: list[tuple[int | None, int]], seed: int
+) -> None:
+    """A sampler's mini-batch, laid out as blocks and by the cells of its examples: the same means
+    and weights."""
     rng = np.random.default_rng(seed)
     terms = [Term(statistic, cells) for statistic, cells in shapes]
     size = objective + cell * sum(term.cells for term in terms)
@@ -196,17 +226,28 @@ def test_blocks_are_groups_in_order(objective: int, cell: int, shapes: list[tupl
     grouped = GroupedLayout(terms, layers, values[0], torch.arange(size) < objective)
     sums, counts = grouped.table(values)[:, :-2]
     assert torch.allclose(torch.cat(blocked.means(values)), sums / counts, atol=1e-12)
-    weights = [torch.tensor(rng.normal(size=1)), *(torch.tensor(rng.normal(size=term.means)) for term in terms)]
+    weights = [
+        torch.tensor(rng.normal(size=1)),
+        *(torch.tensor(rng.normal(size=term.means)) for term in terms),
+    ]
     table = torch.cat([torch.cat(weights) / counts, torch.zeros(2, dtype=torch.float64)])
-    for a, b in zip(blocked.spread_means(weights, values), grouped.spread(table, values), strict=True):
+    for a, b in zip(
+        blocked.spread_means(weights, values), grouped.spread(table, values), strict=True
+    ):
         assert torch.allclose(a, b, atol=1e-12)
 
 
 def test_functions_count_once_each() -> None:
-    """Their values are their own sums, and the mean over accumulated mini-batches is that of their values."""
-    own = ConstraintSet((FunctionConstraint(lambda batch: batch.losses.mean().reshape(1), ("own",)),))
+    """Their values are their own sums, and the mean over accumulated mini-batches is that of their
+    values."""
+    own = ConstraintSet(
+        (FunctionConstraint(lambda batch: batch.losses.mean().reshape(1), ("own",)),)
+    )
     batches = [MiniBatch(torch.tensor([1.0, 3.0])), MiniBatch(torch.tensor([6.0]))]
-    totals = [own.sums_counts([b.losses], own.function_values(lambda _, b=b: b), own.layout(b)) for b in batches]
+    totals = [
+        own.sums_counts([b.losses], own.function_values(lambda _, b=b: b), own.layout(b))
+        for b in batches
+    ]
     assert [t.sums[1:].tolist() for t in totals] == [[2.0], [6.0]]
     assert float(totals[0].plus(totals[1]).means[1]) == 4.0
 

@@ -1,4 +1,5 @@
-"""Every named constraint against a transcription of its formula in numpy, in a mini-batch and over a dataset."""
+"""Every named constraint against a transcription of its formula in numpy, in a mini-batch and over
+a dataset."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def hard_class(t: Table) -> np.ndarray:
 
 def gaps(means: list[float]) -> list[float]:
     """|a - b| of all pairs, each as two rows."""
-    return [sign * (means[i] - means[j]) for i, j in combinations(range(GROUPS), 2) for sign in (1, -1)]
+    return [
+        sign * (means[i] - means[j]) for i, j in combinations(range(GROUPS), 2) for sign in (1, -1)
+    ]
 
 
 def from_mean(means: list[float], shares: tuple[float, ...] = (1 / 3, 1 / 3, 1 / 3)) -> list[float]:
@@ -91,13 +94,16 @@ def of_loss(constraint: Any, formula: Formula, bound: float = BOUND) -> Case:
 
 
 CASES = {
-    "loss parity": of_loss(constraints.loss_parity(NAMES, bound=BOUND), lambda t, v, w: from_mean(t.by_group(v, w))),
+    "loss parity": of_loss(
+        constraints.loss_parity(NAMES, bound=BOUND), lambda t, v, w: from_mean(t.by_group(v, w))
+    ),
     "loss parity from the pooled mean": of_loss(
         constraints.loss_parity(NAMES, bound=BOUND, contrast=against_pooled([0.5, 0.3, 0.2])),
         lambda t, v, w: from_mean(t.by_group(v, w), (0.5, 0.3, 0.2)),
     ),
     "loss parity of pairs": of_loss(
-        constraints.loss_parity(NAMES, bound=BOUND, contrast=pairwise), lambda t, v, w: gaps(t.by_group(v, w))
+        constraints.loss_parity(NAMES, bound=BOUND, contrast=pairwise),
+        lambda t, v, w: gaps(t.by_group(v, w)),
     ),
     "pairwise loss parity": of_loss(
         constraints.pairwise_loss_parity(NAMES, bound=BOUND), lambda t, v, w: gaps(t.by_group(v, w))
@@ -106,9 +112,13 @@ CASES = {
         constraints.equal_opportunity(NAMES, bound=BOUND, of="loss"),
         lambda t, v, w: gaps(t.by_group(v, w, t.label == 1)),
     ),
-    "equalized odds of losses": of_loss(constraints.equalized_odds(NAMES, bound=BOUND, of="loss"), odds),
+    "equalized odds of losses": of_loss(
+        constraints.equalized_odds(NAMES, bound=BOUND, of="loss"), odds
+    ),
     "equalized odds": rate(constraints.equalized_odds(NAMES, bound=BOUND), odds),
-    "bounded group loss": of_loss(constraints.bounded_group_loss(NAMES, bound=BOUND), lambda t, v, w: t.by_group(v, w)),
+    "bounded group loss": of_loss(
+        constraints.bounded_group_loss(NAMES, bound=BOUND), lambda t, v, w: t.by_group(v, w)
+    ),
     "demographic parity": rate(
         constraints.demographic_parity(NAMES, bound=BOUND), lambda t, v, w: gaps(t.by_group(v, w))
     ),
@@ -118,21 +128,26 @@ CASES = {
     ),
     "ratios of rates": rate(
         constraints.demographic_parity_ratio(NAMES, bound=0.8),
-        lambda t, v, w: [0.8 * a - b for p in combinations(t.by_group(v, w), 2) for a, b in (p, p[::-1])],
+        lambda t, v, w: [
+            0.8 * a - b for p in combinations(t.by_group(v, w), 2) for a, b in (p, p[::-1])
+        ],
         0.0,
     ),
     "demographic parity of a class": of_class(
-        constraints.demographic_parity(NAMES, bound=BOUND, outcome=2), lambda t, v, w: gaps(t.by_group(v, w))
+        constraints.demographic_parity(NAMES, bound=BOUND, outcome=2),
+        lambda t, v, w: gaps(t.by_group(v, w)),
     ),
     "equal opportunity": rate(
-        constraints.equal_opportunity(NAMES, bound=BOUND), lambda t, v, w: gaps(t.by_group(v, w, t.label == 1))
+        constraints.equal_opportunity(NAMES, bound=BOUND),
+        lambda t, v, w: gaps(t.by_group(v, w, t.label == 1)),
     ),
     "recall of a class": of_class(
         constraints.equal_opportunity(NAMES, bound=BOUND, outcome=2),
         lambda t, v, w: gaps(t.by_group(v, w, t.kind == 2)),
     ),
     "false positive parity": rate(
-        constraints.false_positive_parity(NAMES, bound=BOUND), lambda t, v, w: gaps(t.by_group(v, w, t.label == 0))
+        constraints.false_positive_parity(NAMES, bound=BOUND),
+        lambda t, v, w: gaps(t.by_group(v, w, t.label == 0)),
     ),
     "a minimum recall of B": rate(
         constraints.minimum_rate(0.8, groups=NAMES, group="B", label=1),
@@ -140,7 +155,9 @@ CASES = {
         -0.8,
     ),
     "a minimum rate of every group": rate(
-        constraints.minimum_rate(0.3, groups=3), lambda t, v, w: [-mean for mean in t.by_group(v, w)], -0.3
+        constraints.minimum_rate(0.3, groups=3),
+        lambda t, v, w: [-mean for mean in t.by_group(v, w)],
+        -0.3,
     ),
     "a maximum rate of all": rate(
         constraints.maximum_rate(0.4), lambda t, v, w: [t.mean(v, np.ones(EXAMPLES, bool), w)], 0.4
@@ -149,16 +166,22 @@ CASES = {
         constraints.maximum_rate(0.1, label=0), lambda t, v, w: [t.mean(v, t.label == 0, w)], 0.1
     ),
     "a minimum rate of a class in group 1": of_class(
-        constraints.minimum_rate(0.5, groups=NAMES, group=1, outcome=2), lambda t, v, w: [-t.by_group(v, w)[1]], -0.5
+        constraints.minimum_rate(0.5, groups=NAMES, group=1, outcome=2),
+        lambda t, v, w: [-t.by_group(v, w)[1]],
+        -0.5,
     ),
-}  # fmt: skip
+}
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def batch_of(model: Free, t: Table, case: Case, weighted: bool = False) -> MiniBatch:
     labels, weight = torch.as_tensor(getattr(t, case.labels)).double(), torch.as_tensor(t.weight)
     return MiniBatch(
-        model.losses * 1, torch.as_tensor(t.group), labels, model.outputs * 1, weight if weighted else None
+        model.losses * 1,
+        torch.as_tensor(t.group),
+        labels,
+        model.outputs * 1,
+        weight if weighted else None,
     )
 
 
@@ -179,8 +202,12 @@ def test_a_constraint_is_its_formula(case: Case, weighted: bool) -> None:
             expected = np.array(case.formula(t, values(t), weighted)) - case.bound
             assert [*own.values()] == pytest.approx(expected, abs=1e-12)
         batch = batch_of(Free(t, case.outputs), t, case, weighted)
-        assert case.constraint.evaluate(batch).tolist() == pytest.approx([*found.constraints.values()], abs=1e-12)
-        assert case.constraint.evaluate(batch, exact=True).tolist() == pytest.approx([*found.exact.values()], abs=1e-12)
+        assert case.constraint.evaluate(batch).tolist() == pytest.approx(
+            [*found.constraints.values()], abs=1e-12
+        )
+        assert case.constraint.evaluate(batch, exact=True).tolist() == pytest.approx(
+            [*found.exact.values()], abs=1e-12
+        )
         assert tuple(found.constraints) == case.constraint.names
         assert found.loss == pytest.approx(t.mean(t.loss, np.ones(EXAMPLES, bool), weighted))
 
@@ -230,7 +257,8 @@ def prices(m: int) -> Tensor:
 
 
 def directly(case: Case, t: Table, model: Free) -> Tensor:
-    """The formula with torch operations: means over cells, with their graph, and the dense contrast."""
+    """The formula with torch operations: means over cells, with their graph, and the dense
+    contrast."""
     batch = batch_of(model, t, case)
     constraint = case.constraint.bind(batch.groups, batch.labels)
     values = batch.losses
@@ -252,24 +280,40 @@ def test_the_gradient_is_that_of_the_formula(case: Case) -> None:
     (prices(c.shape[0]) @ c).backward()
     size = 0.0
     for parameters in zip(model.parameters(), plain.parameters(), other.parameters(), strict=True):
-        whole, objective, expected = (torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)
+        whole, objective, expected = (
+            torch.zeros_like(p) if p.grad is None else p.grad for p in parameters
+        )
         assert torch.allclose(whole - objective, expected, atol=1e-12)
         size += float((whole - objective).abs().sum())
     assert size > 0.01
 
 
 def test_names_say_what_is_bounded() -> None:
-    assert constraints.loss_parity(["A", "B"], bound=0.1).names == ("A - mean", "mean - A", "B - mean", "mean - B")
-    assert constraints.equal_opportunity(["A", "B"], bound=0.1).names == ("A, y=1 - B, y=1", "B, y=1 - A, y=1")
-    assert constraints.bounded_group_loss(2, bound=0.5).names == ("loss of 0 <= 0.5", "loss of 1 <= 0.5")
+    assert constraints.loss_parity(["A", "B"], bound=0.1).names == (
+        "A - mean",
+        "mean - A",
+        "B - mean",
+        "mean - B",
+    )
+    assert constraints.equal_opportunity(["A", "B"], bound=0.1).names == (
+        "A, y=1 - B, y=1",
+        "B, y=1 - A, y=1",
+    )
+    assert constraints.bounded_group_loss(2, bound=0.5).names == (
+        "loss of 0 <= 0.5",
+        "loss of 1 <= 0.5",
+    )
     assert constraints.minimum_rate(0.8, label=1).names == ("rate of all, y=1 >= 0.8",)
-    assert constraints.maximum_rate(0.2, groups=["A"], outcome=3).names == ("rate of class 3 of A <= 0.2",)
+    assert constraints.maximum_rate(0.2, groups=["A"], outcome=3).names == (
+        "rate of class 3 of A <= 0.2",
+    )
     for case in CASES.values():
         assert len(set(case.constraint.names)) == len(case.constraint.names)
 
 
 def test_unit_arrays_of_the_reference() -> None:
-    """metrics.md: scores (.2,.6,.9,.8), groups (0,0,1,1), labels (0,1,0,1): soft PR .4/.85, TPR .6/.8, FPR .2/.9."""
+    """metrics.md: scores (.2,.6,.9,.8), groups (0,0,1,1), labels (0,1,0,1): soft PR .4/.85, TPR
+    .6/.8, FPR .2/.9."""
     group, label = torch.tensor([0, 0, 1, 1]), torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=F64)
     logits = torch.logit(torch.tensor([0.2, 0.6, 0.9, 0.8], dtype=F64))
     bce = binary_cross_entropy_with_logits(logits, label, reduction="none")
@@ -278,7 +322,9 @@ def test_unit_arrays_of_the_reference() -> None:
         (constraints.equal_opportunity(2, bound=0.0), 0.2),
         (constraints.false_positive_parity(2, bound=0.0), 0.7),
     ):
-        assert constraint.evaluate(MiniBatch(bce, group, label, logits)).tolist() == pytest.approx([-gap, gap])
+        assert constraint.evaluate(MiniBatch(bce, group, label, logits)).tolist() == pytest.approx(
+            [-gap, gap]
+        )
 
 
 def test_equalized_odds_bounds_the_sum_of_both_gaps() -> None:
@@ -291,14 +337,21 @@ def test_equalized_odds_bounds_the_sum_of_both_gaps() -> None:
         assert float(rows.max()) == pytest.approx(total - BOUND)
 
 
-# By name --------------------------------------------------------------------------------------------------------------
+# By name ------------------------------------------------------------------------------------------
 
 
 def test_a_notion_is_made_by_its_name() -> None:
     for name, notion in constraints.NOTIONS.items():
-        assert constraints.make_constraint(name, ["A", "B"], 0.3).names == notion(["A", "B"], bound=0.3).names
+        assert (
+            constraints.make_constraint(name, ["A", "B"], 0.3).names
+            == notion(["A", "B"], bound=0.3).names
+        )
     with pytest.raises(
-        ValueError, match=r"there is no constraint 'gaps'; there are bounded_group_loss, .* \(or pass a constraint"
+        ValueError,
+        match=(
+            r"there is no constraint 'gaps'; there are bounded_group_loss, .* \(or pass a"
+            r" constraint"
+        ),
     ):
         constraints.make_constraint("gaps", ["A", "B"], 0.1)
 
@@ -309,12 +362,17 @@ def test_a_given_constraint_is_numbered_as_the_data() -> None:
     batch = MiniBatch(torch.tensor([1.0, 3.0]), torch.tensor([0, 1]))
     assert made.names == given.names
     assert made.evaluate(batch).tolist() == pytest.approx([2.5, 0.5])  # B is number 1 in the data
-    assert constraints.make_constraint(constraints.loss_parity(2, bound=0.1), ["A", "B"], 0.1).names[0] == "0 - mean"
+    assert (
+        constraints.make_constraint(constraints.loss_parity(2, bound=0.1), ["A", "B"], 0.1).names[0]
+        == "0 - mean"
+    )
     with pytest.raises(ValueError, match="about 3 groups, and the data has 2"):
         constraints.make_constraint(constraints.loss_parity(3, bound=0.1), ["A", "B"], 0.1)
     with pytest.raises(ValueError, match=r"about 'C', and the groups of the data are \['A', 'B'\]"):
         constraints.make_constraint(constraints.loss_parity(["A", "C"], bound=0.1), ["A", "B"], 0.1)
     with pytest.raises(ValueError, match="names a column, by='sex'"):
-        constraints.make_constraint(constraints.loss_parity(["A", "B"], bound=0.1, by="sex"), ["A", "B"], 0.1)
+        constraints.make_constraint(
+            constraints.loss_parity(["A", "B"], bound=0.1, by="sex"), ["A", "B"], 0.1
+        )
     with pytest.raises(TypeError, match="must return a Constraint, got str"):
         constraints.make_constraint(lambda names, bound: "parity", ["A", "B"], 0.1)  # type: ignore[arg-type, return-value]

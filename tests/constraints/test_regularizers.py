@@ -9,7 +9,9 @@ from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, run
 from fairbound.algorithms import SGD
 from fairbound.constraints.regularizers import FairretNorm
 
-fairret = pytest.importorskip("fairret", reason="the fairret library is the oracle; pip install fairret")
+fairret = pytest.importorskip(
+    "fairret", reason="the fairret library is the oracle; pip install fairret"
+)
 
 
 @pytest.mark.parametrize("levels", [2, 5])
@@ -21,7 +23,9 @@ def test_equals_the_library(levels: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(40, dtype=torch.float64, generator=generator)
     labels = torch.randint(0, 2, (40,), generator=generator).double()
-    groups = torch.cat([torch.arange(levels), torch.randint(0, levels, (40 - levels,), generator=generator)])
+    groups = torch.cat(
+        [torch.arange(levels), torch.randint(0, levels, (40 - levels,), generator=generator)]
+    )
     ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     value = FairretNorm(column="race", levels=levels, weight=3.0)(ours, labels, {"race": groups})
     one_hot = torch.nn.functional.one_hot(groups, levels).double()
@@ -34,14 +38,20 @@ def test_equals_the_library(levels: int, seed: int) -> None:
 
 def test_an_absent_group_adds_nothing() -> None:
     """Where the library adds a constant 1."""
-    logits, labels, groups = torch.tensor([0.3, -0.2, 1.0]), torch.tensor([1.0, 0.0, 1.0]), torch.tensor([0, 1, 1])
+    logits, labels, groups = (
+        torch.tensor([0.3, -0.2, 1.0]),
+        torch.tensor([1.0, 0.0, 1.0]),
+        torch.tensor([0, 1, 1]),
+    )
     with_two = FairretNorm(column="g", levels=2)(logits, labels, {"g": groups})
     with_three = FairretNorm(column="g", levels=3)(logits, labels, {"g": groups})
     assert torch.equal(with_two, with_three)
 
 
 def test_an_accuracy_of_zero_is_finite() -> None:
-    value = FairretNorm(column="g", levels=2)(torch.full((4,), -1e4), torch.ones(4), {"g": torch.tensor([0, 0, 1, 1])})
+    value = FairretNorm(column="g", levels=2)(
+        torch.full((4,), -1e4), torch.ones(4), {"g": torch.tensor([0, 0, 1, 1])}
+    )
     assert torch.isfinite(value)
 
 
@@ -52,11 +62,13 @@ def test_regularized_sgd_narrows_the_accuracy_gap() -> None:
     X = torch.cat([torch.randn(1000, 1, generator=generator), groups[:, None].float()], 1)
     y = (X[:, 0] + groups * torch.randn(1000, generator=generator) * 3 > 0).float()
     data = Dataset(X, y, {"g": groups})
-    loss = lambda out, label: torch.nn.functional.binary_cross_entropy_with_logits(out, label, reduction="none")  # noqa: E731
+    loss = torch.nn.BCEWithLogitsLoss(reduction="none")
     soft_gap = {}
     for weight in (0.0, 3.0):
         regularizer = FairretNorm(column="g", levels=2, weight=weight)
-        problem = Problem(lambda x, Z: Z @ x[:2] + x[2] + x[3] * Z[:, 0] * Z[:, 1], loss, None, data, regularizer)
+        problem = Problem(
+            lambda x, Z: Z @ x[:2] + x[2] + x[3] * Z[:, 0] * Z[:, 1], loss, None, data, regularizer
+        )
         x = (
             run(
                 problem,
@@ -68,6 +80,9 @@ def test_regularized_sgd_narrows_the_accuracy_gap() -> None:
             .result()
             .x
         )
-        right = [torch.exp(-loss(problem.forward(point, X), y)) for point in x]  # probability of the right label
-        soft_gap[weight] = sum(float((r[groups == 0].mean() - r[groups == 1].mean()).abs()) for r in right)
+        # probability of the right label
+        right = [torch.exp(-loss(problem.forward(point, X), y)) for point in x]
+        soft_gap[weight] = sum(
+            float((r[groups == 0].mean() - r[groups == 1].mean()).abs()) for r in right
+        )
     assert soft_gap[3.0] < 0.7 * soft_gap[0.0]

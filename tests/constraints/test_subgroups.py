@@ -32,7 +32,9 @@ class TestAttributes:
         assert numbers.levels(np.array([np.nan, 3.0])).tolist() == [2, 1]
 
     def test_unknown_and_missing_codes(self) -> None:
-        with pytest.raises(ValueError, match=r"SEX holds 3 in 1 of 2 rows \(first: row 3, .*1 male, 2 female"):
+        with pytest.raises(
+            ValueError, match=r"SEX holds 3 in 1 of 2 rows \(first: row 3, .*1 male, 2 female"
+        ):
             SEX.levels(np.array([1, 3]))
         with pytest.raises(ValueError, match="did you mean w"):
             RACE.levels(np.array(["ww"]))
@@ -58,12 +60,18 @@ class TestAttributes:
 
 
 class TestIntersection:
-    @given(st.integers(1, 60), st.lists(st.integers(1, 7), min_size=1, max_size=4), st.integers(0, 9))
+    @given(
+        st.integers(1, 60), st.lists(st.integers(1, 7), min_size=1, max_size=4), st.integers(0, 9)
+    )
     @settings(max_examples=60, deadline=None)
-    def test_groups_are_those_of_numpys_unique_rows(self, rows: int, sizes: list[int], seed: int) -> None:
+    def test_groups_are_those_of_numpys_unique_rows(
+        self, rows: int, sizes: list[int], seed: int
+    ) -> None:
         rng = np.random.default_rng(seed)
         columns = {f"a{i}": rng.integers(0, size, rows) for i, size in enumerate(sizes)}
-        found = Intersection(tuple(digits(f"a{i}", size) for i, size in enumerate(sizes))).group(columns)
+        found = Intersection(tuple(digits(f"a{i}", size) for i, size in enumerate(sizes))).group(
+            columns
+        )
         levels, ids, counts = np.unique(
             np.stack(list(columns.values()), 1), axis=0, return_inverse=True, return_counts=True
         )
@@ -74,7 +82,8 @@ class TestIntersection:
         assert found.populated == len(found)
 
     def test_beyond_64_bits(self) -> None:
-        """A thousand levels each: 10^24 definable groups are counted, and the populated ones still told apart."""
+        """A thousand levels each: 10^24 definable groups are counted, and the populated ones still
+        told apart."""
         rng = np.random.default_rng(0)
         many = Intersection(tuple(digits(f"a{i}", 1000) for i in range(8)))
         columns = {f"a{i}": rng.integers(0, 3, 500) for i in range(8)}
@@ -97,7 +106,8 @@ class TestIntersection:
         out = Intersection((three,)).group(columns, min_size=5, small="drop")
         assert (out.names, out.dropped) == (("a0",), 6)
         assert out.ids.tolist() == [0] * 10 + [-1] * 6
-        too_few = Intersection((three,)).group(columns, min_size=7)  # the rest, 6 rows, is itself too small
+        # the rest, 6 rows, is itself too small
+        too_few = Intersection((three,)).group(columns, min_size=7)
         assert (too_few.names, too_few.dropped, too_few.merged) == (("a0",), 6, 0)
         with pytest.raises(ValueError, match="got 'skip'"):
             Intersection((three,)).group(columns, small="skip")

@@ -31,12 +31,15 @@ EDGY = {  # values on both sides of every threshold of the tasks
 
 
 def people(seed: int, rows: int = 400, state: int = 40) -> pd.DataFrame:
-    """Rows in the form of the person file: every code and every blank of the code book, and the thresholds."""
+    """Rows in the form of the person file: every code and every blank of the code book, and the
+    thresholds."""
     rng = np.random.default_rng(seed)
     frame = {"SERIALNO": [f"2018HU{i:07}" for i in range(rows)]}
     for name in codebook.variables():
         known = codebook.variable(name)
-        values = EDGY.get(name) or [value for part in known.values for value in (part.low, part.high)]
+        values = EDGY.get(name) or [
+            value for part in known.values for value in (part.low, part.high)
+        ]
         column = rng.choice(np.array(values, dtype=float), rows)
         if known.blank is not None:
             column[rng.random(rows) < 0.2] = np.nan
@@ -90,7 +93,8 @@ def test_equals_folktables(name: str, seed: int, fill: int) -> None:
 def test_a_raw_file_equals_folktables_own_reading_of_it(name: str, tmp_path: Path) -> None:
     for seed, state in ((0, "OK"), (1, "VA")):
         write(
-            people(seed, state=acs_files.STATES[state]), tmp_path / "2018" / "1-Year" / acs_files.raw_name(state, 2018)
+            people(seed, state=acs_files.STATES[state]),
+            tmp_path / "2018" / "1-Year" / acs_files.raw_name(state, 2018),
         )
     X, y, _ = oracle(TASKS[name], 0).df_to_numpy(load_acs(str(tmp_path), states=["OK", "VA"]))
     table = acs.load(["OK", "VA"], name, folder=tmp_path)
@@ -106,7 +110,9 @@ def test_filled_fields_are_no_values_of_a_protected_attribute(tmp_path: Path) ->
     write(raw, tmp_path / "2018" / "1-Year" / "psam_p40.csv")
 
     def sizes(task: str, group: str, missing: int | None) -> dict[str, int]:
-        found = acs.load(["OK"], task, folder=tmp_path, missing=missing).dataset(group, train=torch.arange(5))
+        found = acs.load(["OK"], task, folder=tmp_path, missing=missing).dataset(
+            group, train=torch.arange(5)
+        )
         count = torch.bincount(found.groups[group.partition("=")[0]]).tolist()
         return dict(zip(found.levels[group.partition("=")[0]], count, strict=True))
 
@@ -118,9 +124,13 @@ def test_filled_fields_are_no_values_of_a_protected_attribute(tmp_path: Path) ->
         assert blank in sizes("Mobility", group, 0).values()
         assert blank in sizes("Mobility", group, -1).values()
     assert list(sizes("Mobility", "JWMNP", -1))[:2] == ["< 1", "1 to < 10"]
-    assert sizes("Mobility", "COW=1", 0) == sizes("Mobility", "COW=1", None)  # the empty ones are not 1
+    # the empty ones are not 1
+    assert sizes("Mobility", "COW=1", 0) == sizes("Mobility", "COW=1", None)
     for group in ("POVPIP", "POVPIP=0"):  # 0 is a poverty ratio, and it occurs
-        with pytest.raises(ValueError, match=r"0 is itself a value of POVPIP .* load the rows with another `missing`"):
+        with pytest.raises(
+            ValueError,
+            match=r"0 is itself a value of POVPIP .* load the rows with another `missing`",
+        ):
             sizes("TravelTime", group, 0)
     assert list(sizes("TravelTime", "POVPIP", None))[-1] == "(missing)"
     assert list(sizes("TravelTime", "POVPIP", -1))[:2] == ["< 0", "0 to < 100"]
@@ -154,7 +164,9 @@ def test_the_name_of_a_file_loads_it(tmp_path: Path) -> None:
         assert load(name, folder=tmp_path).source == name
 
 
-@pytest.mark.parametrize("convert", [dict, pl.from_pandas, pa.Table.from_pandas, pd.DataFrame.convert_dtypes])
+@pytest.mark.parametrize(
+    "convert", [dict, pl.from_pandas, pa.Table.from_pandas, pd.DataFrame.convert_dtypes]
+)
 def test_rows_come_in_any_form(convert: Any) -> None:
     rows = people(3)
     expected, got = apply("Mobility", rows), apply("Mobility", convert(rows))
@@ -164,7 +176,9 @@ def test_rows_come_in_any_form(convert: Any) -> None:
 
 def test_rows_that_do_not_fit_are_refused() -> None:
     rows = people(0)
-    with pytest.raises(ValueError, match=r"Income needs columns .*: MAR, RELP \(closest: RELSHIPP\)"):
+    with pytest.raises(
+        ValueError, match=r"Income needs columns .*: MAR, RELP \(closest: RELSHIPP\)"
+    ):
         apply("Income", rows.drop(columns="MAR").rename(columns={"RELP": "RELSHIPP"}))
     with pytest.raises(ValueError, match=r"no task is called 'income'.*did you mean Income"):
         apply("income", rows)
@@ -174,7 +188,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         apply("Income", {**dict(rows), "COW": [1, 2]})
 
 
-# ------------------------------------------------------------------------------------------------------- real rows
+# ------------------------------------------------------------------------------ real rows
 
 
 @needs_extract("OK")
@@ -182,7 +196,8 @@ def test_a_raw_file_and_an_extract_of_the_same_people_agree(tmp_path: Path) -> N
     extract = acs.load(["OK"], folder=DATA)
     rows = pd.DataFrame({name: extract.columns[name] for name in (*extract.features, "ST")})
     write(
-        rows.assign(PINCP=np.where(extract.columns[extract.label], 50_001, 50_000), PWGTP=1), tmp_path / "psam_p40.csv"
+        rows.assign(PINCP=np.where(extract.columns[extract.label], 50_001, 50_000), PWGTP=1),
+        tmp_path / "psam_p40.csv",
     )
     raw = acs.load(["OK"], folder=tmp_path)
     for name, column in extract.columns.items():
@@ -199,7 +214,7 @@ def test_states_together_are_states_after_one_another() -> None:
         acs.load(["OK", "42states"], folder=DATA)
 
 
-# --------------------------------------------------------------------------------------------------- finding files
+# -------------------------------------------------------------------------- finding files
 
 
 def plain(path: Path) -> None:
@@ -235,7 +250,9 @@ def zipped(path: Path) -> None:
         (".", "psam_p40.csv.zip", zipped),
     ],
 )
-def test_every_name_in_every_place_is_found(name: str, make: Any, directory: str, tmp_path: Path) -> None:
+def test_every_name_in_every_place_is_found(
+    name: str, make: Any, directory: str, tmp_path: Path
+) -> None:
     (tmp_path / directory).mkdir(parents=True, exist_ok=True)
     make(tmp_path / directory / name)
     table = acs.load(["OK"], "Employment", folder=tmp_path)
@@ -272,14 +289,18 @@ def test_folders_are_looked_in_in_order(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FAIRBOUND_DATA", str(named))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     looked = [place for place in acs_files.folders() if place.is_relative_to(tmp_path.resolve())]
-    assert looked == [path.resolve() for path in (named, cache / "fairbound")]  # not in shared/data, which nobody named
+    # not in shared/data, which nobody named
+    assert looked == [path.resolve() for path in (named, cache / "fairbound")]
     assert acs_files.download_folder() == named
     assert acs_files.folders(tmp_path) == (tmp_path,)
     assert acs_files.folders(tmp_path / "absent") == ()
     monkeypatch.delenv("FAIRBOUND_DATA")
     assert acs_files.download_folder() == cache / "fairbound"
-    monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path / "absent"))  # else synthetic data would stand in for it
-    with pytest.raises(FileNotFoundError, match=r"FAIRBOUND_DATA is '.*absent', which is not a folder .* unset it"):
+    # else synthetic data would stand in for it
+    monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path / "absent"))
+    with pytest.raises(
+        FileNotFoundError, match=r"FAIRBOUND_DATA is '.*absent', which is not a folder .* unset it"
+    ):
         best("OK")
     assert acs_files.download_folder() == tmp_path / "absent"  # which a download makes
 
@@ -288,14 +309,21 @@ def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         acs.load(["OK"], folder=tmp_path)
     said = str(error.value)
-    for part in ("psam_p40.csv", str(tmp_path), "fairbound data fetch OK --year 2018", "synthetic:OK"):
+    for part in (
+        "psam_p40.csv",
+        str(tmp_path),
+        "fairbound data fetch OK --year 2018",
+        "synthetic:OK",
+    ):
         assert part in said
     assert "only" not in said
     for states, task in ((["CA"], "Income"), (["OK"], "Mobility")):  # no synthetic census has these
         with pytest.raises(FileNotFoundError, match=r"with folktables or by hand$"):
             acs.load(states, task, folder=tmp_path)
     pq.write_table(pa.table({"AGEP": [1]}), tmp_path / "acsincome_2018_OK.parquet")
-    with pytest.raises(FileNotFoundError, match=r"there is only .*acsincome_2018_OK.parquet \(Income, 2018\)"):
+    with pytest.raises(
+        FileNotFoundError, match=r"there is only .*acsincome_2018_OK.parquet \(Income, 2018\)"
+    ):
         acs.load(["OK"], "Mobility", folder=tmp_path)
 
 
@@ -314,11 +342,12 @@ def test_what_cannot_be_asked_for(asked: dict[str, Any], sentence: str, tmp_path
         acs.load(**asked, folder=tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------- files gone wrong
+# ----------------------------------------------------------------------- files gone wrong
 
 
 @pytest.mark.parametrize(
-    ("name", "make"), [("psam_p40.csv", plain), ("psam_p40.csv.gz", gzipped), ("csv_pok.zip", zipped)]
+    ("name", "make"),
+    [("psam_p40.csv", plain), ("psam_p40.csv.gz", gzipped), ("csv_pok.zip", zipped)],
 )
 def test_a_truncated_raw_file_is_refused(name: str, make: Any, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -336,7 +365,9 @@ def test_a_truncated_or_foreign_parquet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"acsincome_2018_OK.parquet lacks columns of Income: MAR"):
         acs.load(["OK"], folder=tmp_path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"acsincome_2018_OK.parquet cannot be read, it is truncated or damaged"):
+    with pytest.raises(
+        ValueError, match=r"acsincome_2018_OK.parquet cannot be read, it is truncated or damaged"
+    ):
         acs.load(["OK"], folder=tmp_path)
 
 
@@ -350,7 +381,9 @@ def other_state(path: Path) -> None:
     [
         (
             "psam_p40.csv",
-            lambda path: write(people(0).drop(columns="COW").rename(columns={"SCHL": "SCHG"}), path),
+            lambda path: write(
+                people(0).drop(columns="COW").rename(columns={"SCHL": "SCHG"}), path
+            ),
             r"psam_p40.csv lacks columns of Income: COW.*, SCHL \(closest: SCHG",
         ),
         (
@@ -366,7 +399,9 @@ def other_state(path: Path) -> None:
         ("csv_pok.zip", other_state, r"no person file of OK in .*csv_pok.zip, only psam_p51.csv"),
     ],
 )
-def test_a_file_of_something_else_is_refused(name: str, make: Any, sentence: str, tmp_path: Path) -> None:
+def test_a_file_of_something_else_is_refused(
+    name: str, make: Any, sentence: str, tmp_path: Path
+) -> None:
     make(tmp_path / name)
     with pytest.raises((ValueError, FileNotFoundError), match=sentence):
         acs.load(["OK"], folder=tmp_path)
@@ -375,9 +410,15 @@ def test_a_file_of_something_else_is_refused(name: str, make: Any, sentence: str
 def test_an_extract_of_several_states_may_lack_one(tmp_path: Path) -> None:
     for task in ("TravelTime", "Income"):
         table = apply(task, people(0))
-        pq.write_table(pa.table(dict(table.columns)), tmp_path / f"acs{task.lower()}_2018_some.parquet")
-        np.testing.assert_array_equal(features(acs.load(["OK"], task, folder=tmp_path)), features(table))
-    with pytest.raises(ValueError, match=r"some.parquet has no rows of CA; get them with `fairbound data fetch CA`"):
+        pq.write_table(
+            pa.table(dict(table.columns)), tmp_path / f"acs{task.lower()}_2018_some.parquet"
+        )
+        np.testing.assert_array_equal(
+            features(acs.load(["OK"], task, folder=tmp_path)), features(table)
+        )
+    with pytest.raises(
+        ValueError, match=r"some.parquet has no rows of CA; get them with `fairbound data fetch CA`"
+    ):
         acs.load(["CA"], folder=tmp_path)
 
 

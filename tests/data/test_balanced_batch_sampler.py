@@ -1,4 +1,5 @@
-"""Group-balanced batches: coverage, equal use of rows, processes, resuming, weights, and what is refused."""
+"""Group-balanced batches: coverage, equal use of rows, processes, resuming, weights, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -24,12 +25,16 @@ few = settings(max_examples=60, deadline=None, derandomize=True)
 
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
-    """Groups of 1 to 30 rows in scattered order, some rows in none; any shares; epochs of any length; 1 to 3 processes.
+    """Groups of 1 to 30 rows in scattered order, some rows in none; any shares; epochs of any
+    length; 1 to 3 processes.
 
-    Small numbers, so that permutations end within batches in every way, also groups smaller than a batch.
+    Small numbers, so that permutations end within batches in every way, also groups smaller than a
+    batch.
     """
     sizes = draw(st.lists(st.integers(1, 30), min_size=1, max_size=4))
-    groups = [group for group, size in enumerate(sizes) for _ in range(size)] + [-1] * draw(st.integers(0, 3))
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)] + [-1] * draw(
+        st.integers(0, 3)
+    )
     counts = draw(st.lists(st.integers(1, 9), min_size=len(sizes), max_size=len(sizes)))
     return {
         "groups": draw(st.permutations(groups)),
@@ -47,7 +52,9 @@ def processes(case: dict[str, Any]) -> list[BalancedBatchSampler]:
 
 def steps_of(samplers: Sequence[BalancedBatchSampler], epochs: int) -> list[list[list[int]]]:
     """[epoch][step]: the rows of all processes together."""
-    return [[[*np.concatenate(rows)] for rows in zip(*samplers, strict=True)] for _ in range(epochs)]
+    return [
+        [[*np.concatenate(rows)] for rows in zip(*samplers, strict=True)] for _ in range(epochs)
+    ]
 
 
 def joined(lists: Sequence[list[T]]) -> list[T]:
@@ -67,12 +74,15 @@ def test_every_batch_of_every_process_has_the_rows_of_each_group(case: dict[str,
         batches = list(sampler)
         assert len(batches) == len(sampler)
         for rows in batches:
-            assert groups[rows].tolist() == np.repeat(np.arange(len(expected)), expected).tolist()  # group by group
+            # group by group
+            assert groups[rows].tolist() == np.repeat(np.arange(len(expected)), expected).tolist()
 
 
 @few
 @given(cases())
-def test_the_first_epoch_covers_every_group_it_can_cover_and_the_smallest_always(case: dict[str, Any]) -> None:
+def test_the_first_epoch_covers_every_group_it_can_cover_and_the_smallest_always(
+    case: dict[str, Any],
+) -> None:
     samplers, groups = processes(case), case["groups"]
     sizes = Counter(groups)
     taken = [case["world_size"] * rows * len(samplers[0]) for rows in samplers[0].per_batch]
@@ -115,7 +125,9 @@ def test_processes_together_draw_what_one_process_would(case: dict[str, Any]) ->
 
 @few
 @given(case=cases(), epoch=st.integers(0, 30), data=st.data())
-def test_any_place_can_be_taken_up_in_a_fresh_sampler(case: dict[str, Any], epoch: int, data: st.DataObject) -> None:
+def test_any_place_can_be_taken_up_in_a_fresh_sampler(
+    case: dict[str, Any], epoch: int, data: st.DataObject
+) -> None:
     """The rows do not depend on what was drawn before."""
     walked, jumped = (BalancedBatchSampler(**case, rank=0) for _ in range(2))
     start = data.draw(st.integers(0, len(walked) - 1))
@@ -132,7 +144,9 @@ def test_any_place_can_be_taken_up_in_a_fresh_sampler(case: dict[str, Any], epoc
 
 @few
 @given(case=cases(), epochs=st.integers(0, 5), data=st.data())
-def test_resumed_equals_uninterrupted(case: dict[str, Any], epochs: int, data: st.DataObject) -> None:
+def test_resumed_equals_uninterrupted(
+    case: dict[str, Any], epochs: int, data: st.DataObject
+) -> None:
     sampler = BalancedBatchSampler(**case, rank=0)
     for _ in range(epochs):
         list(sampler)
@@ -151,7 +165,8 @@ LARGE = [0] * 1000 + [1] * 10  # a large group and a small one
 
 
 def test_epochs_go_on_where_the_last_one_ended() -> None:
-    """No prefix again and again: the large group is used up once before any of its rows comes again."""
+    """No prefix again and again: the large group is used up once before any of its rows comes
+    again."""
     sampler = BalancedBatchSampler(LARGE, batch_size=10, seed=3)
     assert len(sampler) == 2
     epochs = steps_of([sampler], 100)  # 10 rows of the large group in each
@@ -173,7 +188,8 @@ def mixed(z: int) -> int:
 
 
 def shuffled(rows: list[int], seed: int, group: int, number: int) -> list[int]:
-    """A permutation as the module promises it, a function of (seed, group, number): a transcription."""
+    """A permutation as the module promises it, a function of (seed, group, number): a
+    transcription."""
     gamma = 0x9E3779B97F4A7C15
     key = mixed(mixed((mixed(seed + gamma) + gamma * group) % (1 << 64)))
     key = mixed((key + gamma * number) % (1 << 64))
@@ -193,7 +209,7 @@ def test_rows_are_those_of_the_written_rule() -> None:
         assert list(sampler) == [a[:2] + b[:2], a[2:4] + b[2:]]
 
 
-# Iterating ------------------------------------------------------------------------------------------------------------
+# Iterating ----------------------------------------------------------------------------------------
 
 
 def test_set_epoch_repeats_an_epoch_and_plain_loops_go_on() -> None:
@@ -216,7 +232,9 @@ def test_in_a_data_loader(workers: int) -> None:
     """Workers ask for two iterators and read ahead; the batches are the same."""
     dataset = TensorDataset(torch.arange(1010), torch.tensor(LARGE))
     sampler = BalancedBatchSampler(LARGE, batch_size=10, seed=2)
-    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
+    loader = DataLoader(
+        dataset, batch_sampler=sampler, num_workers=workers, persistent_workers=workers > 0
+    )
     plain = BalancedBatchSampler(LARGE, batch_size=10, seed=2)
     assert len(loader) == 2
     for _ in range(2):
@@ -241,7 +259,7 @@ def test_pickles() -> None:
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
 
 
-# Shares and weights ---------------------------------------------------------------------------------------------------
+# Shares and weights -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -264,7 +282,9 @@ def test_shares_become_rows_by_largest_remainders(
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=8), st.integers(1, 500))
 @few
-def test_rounding_keeps_the_sum_and_is_off_by_less_than_one(parts: list[int], batch_size: int) -> None:
+def test_rounding_keeps_the_sum_and_is_off_by_less_than_one(
+    parts: list[int], batch_size: int
+) -> None:
     shares = np.array(parts) / sum(parts)
     groups = np.arange(len(parts))
     try:
@@ -272,7 +292,10 @@ def test_rounding_keeps_the_sum_and_is_off_by_less_than_one(parts: list[int], ba
     except ValueError as refused:
         enough = int(str(refused).split("batch_size=")[1].split()[0])
         assert enough > batch_size
-        rows, batch_size = BalancedBatchSampler(groups, enough, shares=list(shares)).per_batch, enough
+        rows, batch_size = (
+            BalancedBatchSampler(groups, enough, shares=list(shares)).per_batch,
+            enough,
+        )
     assert sum(rows) == batch_size
     assert min(rows) >= 1
     assert np.abs(np.array(rows) - batch_size * shares).max() < 1 + 1e-9
@@ -280,20 +303,24 @@ def test_rounding_keeps_the_sum_and_is_off_by_less_than_one(parts: list[int], ba
 
 def test_a_group_left_out_and_rows_of_no_group_are_never_drawn() -> None:
     groups = torch.tensor([0, 1, 2, -1, 0, 1, 2, -1])
-    sampler = BalancedBatchSampler(groups, 4, shares=[0.5, 0, 0.5, 0])  # group 3 has no row, and needs none
+    # group 3 has no row, and needs none
+    sampler = BalancedBatchSampler(groups, 4, shares=[0.5, 0, 0.5, 0])
     drawn = {row for _ in range(5) for rows in sampler for row in rows}
     assert drawn == {0, 4, 2, 6}
     assert sampler.weights.tolist() == [1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("groups", [np.array([0, 0, 1], np.uint8), torch.tensor([0, 0, 1], dtype=torch.int32)])
+@pytest.mark.parametrize(
+    "groups", [np.array([0, 0, 1], np.uint8), torch.tensor([0, 0, 1], dtype=torch.int32)]
+)
 def test_groups_of_any_whole_type(groups: Any) -> None:
     assert list(BalancedBatchSampler(groups, 2)) == list(BalancedBatchSampler([0, 0, 1], 2))
 
 
 @pytest.mark.parametrize("shares", [None, [0.25, 0.75]])
 def test_weighted_means_are_unbiased(shares: list[float] | None) -> None:
-    """After 3 epochs of 4 batches every row of a group was seen equally often, so that the mean is exact."""
+    """After 3 epochs of 4 batches every row of a group was seen equally often, so that the mean is
+    exact."""
     groups = torch.tensor([0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0])  # 12 and 4 rows
     values = torch.arange(16.0).square()
     sampler = BalancedBatchSampler(groups, 4, shares=shares, batches=4)
@@ -306,15 +333,20 @@ def test_weighted_means_are_unbiased(shares: list[float] | None) -> None:
     assert abs(torch.stack(plain).mean() - values.mean()) > 1
 
 
-# Processes ------------------------------------------------------------------------------------------------------------
+# Processes ----------------------------------------------------------------------------------------
 
 
 def test_reads_the_process_from_torch_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (BalancedBatchSampler(LARGE, 4).rank, BalancedBatchSampler(LARGE, 4).world_size) == (0, 1)
+    assert (BalancedBatchSampler(LARGE, 4).rank, BalancedBatchSampler(LARGE, 4).world_size) == (
+        0,
+        1,
+    )
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
-    assert list(BalancedBatchSampler(LARGE, 4)) == list(BalancedBatchSampler(LARGE, 4, rank=1, world_size=3))
+    assert list(BalancedBatchSampler(LARGE, 4)) == list(
+        BalancedBatchSampler(LARGE, 4, rank=1, world_size=3)
+    )
 
 
 def test_a_state_serves_every_process() -> None:
@@ -326,7 +358,7 @@ def test_a_state_serves_every_process() -> None:
     assert list(resumed) == list(rows)
 
 
-# What is refused ------------------------------------------------------------------------------------------------------
+# What is refused ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -337,20 +369,35 @@ def test_a_state_serves_every_process() -> None:
         ({"groups": [0, 2]}, "group 1 has no examples; number the groups without gaps"),
         ({"groups": [0, 10**12]}, "group 1 has no examples"),
         ({"groups": [0, -2]}, "groups must be numbered 0, 1, ... (-1: in no group), found -2"),
-        ({"groups": [0.0, float("nan")]}, "groups must be numbered 0, 1, ... (-1: in no group), got torch.float64"),
+        (
+            {"groups": [0.0, float("nan")]},
+            "groups must be numbered 0, 1, ... (-1: in no group), got torch.float64",
+        ),
         ({"groups": ["a", "b"]}, "expected numbers, got <U1"),
         ({"batch_size": 0}, "batch_size must be a whole number >= 1, got 0"),
         (
             {"batch_size": 1},
-            "a batch of 1 has no example for group 1, whose share is 0.5; batch_size=2 has one for every",
+            (
+                "a batch of 1 has no example for group 1, whose share is 0.5; batch_size=2 has one"
+                " for every"
+            ),
         ),
-        ({"shares": [0.99, 0.01]}, "has no example for group 1, whose share is 0.01; batch_size=100 has"),
+        (
+            {"shares": [0.99, 0.01]},
+            "has no example for group 1, whose share is 0.01; batch_size=100 has",
+        ),
         ({"shares": [0.5, 0.4]}, "shares must sum to 1, got 0.9; divide them by their sum"),
         ({"shares": [1.5, -0.5]}, "the share of group 0 must lie between 0 and 1, got 1.5"),
         ({"shares": [0.5, float("nan")]}, "the share of group 1 must lie between 0 and 1, got nan"),
-        ({"shares": [[0.5, 0.5]]}, "shares must be one number for each group, got an array of shape (1, 2)"),
+        (
+            {"shares": [[0.5, 0.5]]},
+            "shares must be one number for each group, got an array of shape (1, 2)",
+        ),
         ({"shares": [1.0]}, "groups go up to 1 but there are 1 shares; give one for each group"),
-        ({"shares": [0.5, 0.25, 0.25]}, "group 2 has no examples; number the groups without gaps, or give it share 0"),
+        (
+            {"shares": [0.5, 0.25, 0.25]},
+            "group 2 has no examples; number the groups without gaps, or give it share 0",
+        ),
         ({"batches": 0}, "batches must be a whole number >= 1, got 0"),
         ({"seed": 1 << 63}, "seed must be a whole number from"),
         ({"seed": 0.5}, "seed must be a whole number from"),
@@ -368,7 +415,9 @@ def test_refusals(changes: dict[str, Any], sentence: str) -> None:
 def test_refuses_places_that_are_not_there() -> None:
     sampler = BalancedBatchSampler(LARGE, batch_size=10)
     for place in ((-1, 0), (0, -1), (0, 2)):
-        with pytest.raises(ValueError, match=r"an epoch has batches 0 to 1, .* set_epoch\(\*divmod\(steps, 2\)\)"):
+        with pytest.raises(
+            ValueError, match=r"an epoch has batches 0 to 1, .* set_epoch\(\*divmod\(steps, 2\)\)"
+        ):
             sampler.set_epoch(*place)
     with pytest.raises(TypeError):
         sampler.set_epoch(0.5)  # type: ignore[arg-type]
@@ -377,9 +426,14 @@ def test_refuses_places_that_are_not_there() -> None:
 def test_refuses_states_of_another_sampler() -> None:
     sampler = BalancedBatchSampler(LARGE, batch_size=10)
     state = sampler.state_dict()
-    with pytest.raises(ValueError, match="saved with seed 0, here it is 1; build the sampler with the same settings"):
+    with pytest.raises(
+        ValueError,
+        match="saved with seed 0, here it is 1; build the sampler with the same settings",
+    ):
         BalancedBatchSampler(LARGE, batch_size=10, seed=1).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"saved with group_sizes \[1000, 10\], here it is \[1000, 11\]"):
+    with pytest.raises(
+        ValueError, match=r"saved with group_sizes \[1000, 10\], here it is \[1000, 11\]"
+    ):
         BalancedBatchSampler([*LARGE, 1], batch_size=10, batches=2).load_state_dict(state)
     with pytest.raises(ValueError, match="has the keys epoch, batch and settings, got"):
         sampler.load_state_dict({"epoch": 1})

@@ -1,4 +1,5 @@
-"""The code book: what is in it, attributes made from it, and that it is what the dictionary says."""
+"""The code book: what is in it, attributes made from it, and that it is what the dictionary
+says."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def test_every_default_edge_lies_within_the_range() -> None:
 def test_filled_rows_have_a_band_of_their_own() -> None:
     commute = codebook.attribute("JWMNP", edges=(30,), missing=-1)
     assert commute.levels(np.array([-1, 1, 29, 30])).tolist() == [0, 1, 1, 2]
-    schooling = codebook.attribute("SCHL", edges=(1, 16), missing=0)  # the edge at the lowest code is there already
+    # the edge at the lowest code is there already
+    schooling = codebook.attribute("SCHL", edges=(1, 16), missing=0)
     assert schooling.size == 3
 
 
@@ -120,7 +122,9 @@ def test_what_cannot_be_listed_says_what_to_do() -> None:
         codebook.codes("zzzzzz")
 
 
-@pytest.mark.skipif(not DICTIONARY.is_file() or not TOOL.is_file(), reason=f"needs {DICTIONARY} and {TOOL}")
+@pytest.mark.skipif(
+    not DICTIONARY.is_file() or not TOOL.is_file(), reason=f"needs {DICTIONARY} and {TOOL}"
+)
 def test_the_embedded_table_is_what_the_tool_extracts(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("make_codebook", TOOL)
     assert spec

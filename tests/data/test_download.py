@@ -1,4 +1,5 @@
-"""Fetching, against a local server that misbehaves as real ones do. No test sleeps: pooch's pauses are recorded."""
+"""Fetching, against a local server that misbehaves as real ones do. No test sleeps: pooch's pauses
+are recorded."""
 
 from __future__ import annotations
 
@@ -23,10 +24,14 @@ from fairbound.data.download import fetch
 PATH = "/2018/1-Year/csv_pok.zip"
 HEADER = "SERIALNO,ST,AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP,PWGTP,NOTE\n"
 ROWS = "".join(
-    f"2018HU{i:07},40,{20 + i % 60},1,21,1,10,40,0,40,{1 + i % 2},1,{90 * i},10,{i * i}\n" for i in range(2000)
+    f"2018HU{i:07},40,{20 + i % 60},1,21,1,10,40,0,40,{1 + i % 2},1,{90 * i},10,{i * i}\n"
+    for i in range(2000)
 )
 CSV = HEADER + ROWS
-PAGE = b"<!DOCTYPE html><html><head><title>Access Denied</title></head><body>You don't have permission.</body></html>"
+PAGE = (
+    b"<!DOCTYPE html><html><head><title>Access Denied</title></head><body>You don't have"
+    b" permission.</body></html>"
+)
 
 
 def archive(text: str = CSV, name: str = "psam_p40.csv") -> bytes:
@@ -86,7 +91,9 @@ def server() -> Iterator[Server]:
 
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state = Server(f"http://127.0.0.1:{httpd.server_port}")
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     yield state
     httpd.shutdown()
@@ -145,7 +152,9 @@ def test_a_damaged_file_that_is_here_is_replaced(server: Server, tmp_path: Path)
     assert len(server.asked) == 2
 
 
-def test_a_broken_download_is_tried_again(server: Server, tmp_path: Path, pauses: list[float]) -> None:
+def test_a_broken_download_is_tried_again(
+    server: Server, tmp_path: Path, pauses: list[float]
+) -> None:
     server.answers = [Answer(stop_after=1000), Answer(stop_after=500), Answer()]
     (path,) = get(server, tmp_path)
     assert path.read_text() == CSV
@@ -156,7 +165,9 @@ def test_a_broken_download_is_tried_again(server: Server, tmp_path: Path, pauses
 
 def test_an_interrupted_fetch_leaves_nothing(server: Server, tmp_path: Path) -> None:
     server.answers = [Answer(stop_after=1000)]
-    with pytest.raises(ConnectionError, match=r"could not be fetched in 1 attempts: .*1000 bytes read"):
+    with pytest.raises(
+        ConnectionError, match=r"could not be fetched in 1 attempts: .*1000 bytes read"
+    ):
         get(server, tmp_path, retries=0)
     assert files(tmp_path) == []
 
@@ -190,12 +201,20 @@ def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path, pauses: li
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_refusal_is_final_and_says_what_to_do(status: int, server: Server, tmp_path: Path) -> None:
+def test_a_refusal_is_final_and_says_what_to_do(
+    status: int, server: Server, tmp_path: Path
+) -> None:
     server.answers = [Answer(PAGE, status)]
     with pytest.raises(ConnectionError) as error:
         get(server, tmp_path)
     said = str(error.value)
-    for part in (f"answered {status}", "Access Denied", server.url + PATH, "csv_pok.zip", "psam_p40.csv"):
+    for part in (
+        f"answered {status}",
+        "Access Denied",
+        server.url + PATH,
+        "csv_pok.zip",
+        "psam_p40.csv",
+    ):
         assert part in said
     assert str(tmp_path / "2018" / "1-Year") in said
     assert len(server.asked) == 1
@@ -204,7 +223,10 @@ def test_a_refusal_is_final_and_says_what_to_do(status: int, server: Server, tmp
 
 def test_a_page_instead_of_a_zip_is_refused(server: Server, tmp_path: Path) -> None:
     server.answers = [Answer(PAGE)]
-    with pytest.raises(ConnectionError, match=r"sent no zip file but a page that begins .Access Denied You don't have"):
+    with pytest.raises(
+        ConnectionError,
+        match=r"sent no zip file but a page that begins .Access Denied You don't have",
+    ):
         get(server, tmp_path, retries=1)
     assert len(server.asked) == 2
     assert files(tmp_path) == []
@@ -213,15 +235,23 @@ def test_a_page_instead_of_a_zip_is_refused(server: Server, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (archive(name="psam_p51.csv"), "there is no psam_p40.csv in it, only ACS2018_PUMS_README.pdf, psam_p51.csv"),
-        (archive(CSV.replace("COW", "KOH")), "http.*: psam_p40.csv lacks columns of Income: COW.*manually"),
+        (
+            archive(name="psam_p51.csv"),
+            "there is no psam_p40.csv in it, only ACS2018_PUMS_README.pdf, psam_p51.csv",
+        ),
+        (
+            archive(CSV.replace("COW", "KOH")),
+            "http.*: psam_p40.csv lacks columns of Income: COW.*manually",
+        ),
         (archive(CSV.replace("2018HU", "2017HU")), "http.*: psam_p40.csv is of 2017"),
         (archive(CSV[:-30]), "http.*: psam_p40.csv breaks off"),
         (b"", "sent no zip file but nothing readable"),
     ],
     ids=["other state", "other columns", "other year", "cut short", "empty"],
 )
-def test_a_zip_of_something_else_is_refused(body: bytes, sentence: str, server: Server, tmp_path: Path) -> None:
+def test_a_zip_of_something_else_is_refused(
+    body: bytes, sentence: str, server: Server, tmp_path: Path
+) -> None:
     get(server, tmp_path)[0].write_text(CSV[:-30])  # the bad file that is here stays what it was
     server.answers = [Answer(body)]
     with pytest.raises(ConnectionError, match=sentence):
@@ -231,13 +261,20 @@ def test_a_zip_of_something_else_is_refused(body: bytes, sentence: str, server: 
 
 
 def test_no_network_is_one_sentence(tmp_path: Path, pauses: list[float]) -> None:
-    with pytest.raises(ConnectionError, match=r"could not be fetched in 3 attempts: .*refused.*; to place it manually"):
+    with pytest.raises(
+        ConnectionError,
+        match=r"could not be fetched in 3 attempts: .*refused.*; to place it manually",
+    ):
         fetch(["OK"], folder=tmp_path, base_url="http://127.0.0.1:9", retries=2)
     assert pauses == [1, 2]
 
 
-@pytest.mark.parametrize(("name", "content"), [("csv_pok.zip", GOOD), ("psam_p40.csv", CSV.encode())])
-def test_a_file_placed_manually_is_found(name: str, content: bytes, server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"), [("csv_pok.zip", GOOD), ("psam_p40.csv", CSV.encode())]
+)
+def test_a_file_placed_manually_is_found(
+    name: str, content: bytes, server: Server, tmp_path: Path
+) -> None:
     server.answers = [Answer(PAGE, 403)]
     with pytest.raises(ConnectionError) as error:
         get(server, tmp_path)
@@ -248,7 +285,9 @@ def test_a_file_placed_manually_is_found(name: str, content: bytes, server: Serv
     assert len(server.asked) == 1
 
 
-def test_files_go_where_load_looks(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_go_where_load_looks(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path))
     (path,) = fetch(["OK"], base_url=server.url, retries=0)
     assert path.is_relative_to(tmp_path)
@@ -282,19 +321,24 @@ def test_failed_attempts_are_reported(server: Server, tmp_path: Path) -> None:
     ]
 
 
-def test_a_full_disk_is_a_sentence(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_sentence(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    with pytest.raises(OSError, match=r"1-Year cannot be written \(No space left on device\); free some space"):
+    with pytest.raises(
+        OSError, match=r"1-Year cannot be written \(No space left on device\); free some space"
+    ):
         get(server, tmp_path)
     assert files(tmp_path) == []
     assert len(server.asked) == 1
 
 
 def patched(offset_in_entry: int, value: int) -> bytes:
-    """The zip with a field of every entry of its directory, and of every local header, overwritten."""
+    """The zip with a field of every entry of its directory, and of every local header,
+    overwritten."""
     data = bytearray(GOOD)
     for mark, shift in ((b"PK\x01\x02", 2), (b"PK\x03\x04", 0)):
         at = data.find(mark)
@@ -304,14 +348,18 @@ def patched(offset_in_entry: int, value: int) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("body", [patched(6, 1), patched(8, 97)], ids=["encrypted", "unknown compression"])
+@pytest.mark.parametrize(
+    "body", [patched(6, 1), patched(8, 97)], ids=["encrypted", "unknown compression"]
+)
 def test_a_zip_that_cannot_be_unpacked(body: bytes, server: Server, tmp_path: Path) -> None:
     server.answers = [Answer(body)]
     with pytest.raises(ConnectionError, match=r"cannot be unpacked \(.*\); to place it manually"):
         get(server, tmp_path)
     assert files(tmp_path) == []
     (tmp_path / "2018" / "1-Year" / "csv_pok.zip").write_bytes(body)
-    with pytest.raises(ValueError, match=r"csv_pok.zip cannot be unpacked \(.*\); put the csv in it, unpacked"):
+    with pytest.raises(
+        ValueError, match=r"csv_pok.zip cannot be unpacked \(.*\); put the csv in it, unpacked"
+    ):
         acs.load(["OK"], folder=tmp_path)
 
 

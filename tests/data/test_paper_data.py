@@ -19,7 +19,8 @@ FEATURES = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX")
 
 @pytest.mark.parametrize("source", ["acs:OK", "synthetic:OK"])
 def test_experiment_1(source: str, request: pytest.FixtureRequest) -> None:
-    """Oklahoma by race: 13,350 white rows, 30.794 % positive; 4,567 others, 20.758 %; 14,333 / 1,792 / 1,792."""
+    """Oklahoma by race: 13,350 white rows, 30.794 % positive; 4,567 others, 20.758 %; 14,333 /
+    1,792 / 1,792."""
     if source.startswith("acs"):
         request.getfixturevalue("acs_ok")  # skips where the data are absent
     data = load(source).dataset(WHITE)
@@ -30,7 +31,8 @@ def test_experiment_1(source: str, request: pytest.FixtureRequest) -> None:
     counts = Counts.of(data.y, data.y, groups, names=data.levels["RAC1P"])
     assert counts.sizes().tolist() == [13_350, 4_567]
     rates = np.array(counts.rate("base_rate"))
-    tolerance = 5e-6 if source.startswith("acs") else 4 * np.sqrt(0.25 / 4_567)  # synthetic labels vary: p < 1e-4
+    # synthetic labels vary: p < 1e-4
+    tolerance = 5e-6 if source.startswith("acs") else 4 * np.sqrt(0.25 / 4_567)
     assert rates == pytest.approx([0.30794, 0.20758], abs=tolerance)
     split = paper_split(groups)
     assert [len(split.train), len(split.validation), len(split.test)] == [14_333, 1_792, 1_792]
@@ -51,14 +53,19 @@ def test_experiment_2(source: str, request: pytest.FixtureRequest) -> None:
     counts = Counts.of(data.y, data.y, groups, names=data.levels["MAR"])
     assert counts.sizes().tolist() == [26_061, 931, 4_485, 903, 13_764]
     tolerance = 5e-5 if source.startswith("acs") else 4 * np.sqrt(0.25 / 903)
-    assert counts.rate("base_rate") == pytest.approx([0.5549, 0.3921, 0.4700, 0.3455, 0.2121], abs=tolerance)
-    assert float(data.y.double().mean()) == pytest.approx(0.43704, abs=5e-6 if source.startswith("acs") else 0.01)
+    assert counts.rate("base_rate") == pytest.approx(
+        [0.5549, 0.3921, 0.4700, 0.3455, 0.2121], abs=tolerance
+    )
+    assert float(data.y.double().mean()) == pytest.approx(
+        0.43704, abs=5e-6 if source.startswith("acs") else 0.01
+    )
     split = paper_split(groups)
     assert [len(split.train), len(split.validation), len(split.test)] == [36_915, 4_614, 4_615]
 
 
 def test_plain_training_leaves_a_gap_on_the_synthetic_census() -> None:
-    """The bound has something to close: SGD's loss differs by race, on its own rows and in the population."""
+    """The bound has something to close: SGD's loss differs by race, on its own rows and in the
+    population."""
     data = load("synthetic:OK").dataset(WHITE)
     split = paper_split(data.groups["RAC1P"])
     standard = scaled(data, split)
@@ -68,19 +75,27 @@ def test_plain_training_leaves_a_gap_on_the_synthetic_census() -> None:
         return torch.nn.Sequential(torch.nn.Linear(9, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 
     def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            outputs, labels, reduction="none"
+        )
 
     forward, _ = make_functional(net())
     problem = Problem(forward, loss, bound, standard)
     sampler = Sampler(split, bound.cells, BatchSpec(objective=64, cell=64))
     method = ALGORITHMS["SGD"](tau=0.1)
-    result = run(problem, method, sampler.seeded(0), initial_points(net, [0]), 1_500, compile=False).result()
+    result = run(
+        problem, method, sampler.seeded(0), initial_points(net, [0]), 1_500, compile=False
+    ).result()
     gap = float(problem.evaluate(result.x, split.train).c[0, 0]) + 0.005
     assert 0.03 < gap < 0.12
 
     columns = population("OK").draw(100_000, seed=1).columns
-    p, white = torch.as_tensor(population("OK").probability(columns)), torch.as_tensor(columns["RAC1P"] == 1)
+    p, white = (
+        torch.as_tensor(population("OK").probability(columns)),
+        torch.as_tensor(columns["RAC1P"] == 1),
+    )
     X = torch.stack([torch.as_tensor(columns[name]).float() for name in FEATURES], 1)
     X = (X - data.X[split.train].mean(0)) / data.X[split.train].std(0, correction=0)
-    expected = loss(forward(result.x[0], X).double(), p)  # over the labels: cross-entropy is linear in them
+    # over the labels: cross-entropy is linear in them
+    expected = loss(forward(result.x[0], X).double(), p)
     assert 0.03 < float(expected[white].mean() - expected[~white].mean()) < 0.12

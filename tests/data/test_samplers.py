@@ -14,11 +14,14 @@ from fairbound.constraints.cells import Cell, Cells
 from fairbound.data.samplers import SamplerStack
 
 CELLS = Cells((Cell("a"), Cell("b")), (torch.arange(0, 60), torch.arange(60, 100)))
-SPLIT = Split(torch.arange(0, 100, 2), dual=torch.arange(1, 100, 2))  # even: training, odd: multipliers
+# even: training, odd: multipliers
+SPLIT = Split(torch.arange(0, 100, 2), dual=torch.arange(1, 100, 2))
 
 
 def sampler(**changes: object) -> Sampler:
-    return Sampler(**{"split": SPLIT, "cells": CELLS, "sizes": BatchSpec(4, 3), "seed": 0} | changes)  # type: ignore[arg-type]
+    return Sampler(
+        **{"split": SPLIT, "cells": CELLS, "sizes": BatchSpec(4, 3), "seed": 0} | changes
+    )  # type: ignore[arg-type]
 
 
 def stack(*samplers: Sampler, draws: int = 2) -> SamplerStack:
@@ -51,7 +54,11 @@ def test_rows_come_from_the_pool_and_the_cell() -> None:
 def test_every_row_is_seen_equally() -> None:
     """A chi-square test, level 1e-4."""
     batch = stack(sampler(), draws=1).block(0, 500)[0]
-    for rows, members in ((batch.objective, 50), (batch.cells[..., 0, :], 30), (batch.cells[..., 1, :], 20)):
+    for rows, members in (
+        (batch.objective, 50),
+        (batch.cells[..., 0, :], 30),
+        (batch.cells[..., 1, :], 20),
+    ):
         counts = np.unique(rows.flatten(), return_counts=True)[1]
         assert len(counts) == members
         assert stats.chisquare(counts).pvalue > 1e-4
@@ -73,14 +80,17 @@ def test_blocks_and_stacks_do_not_matter(cuts: list[int], seeds: list[int]) -> N
             assert torch.equal(batch.cells, whole[draw].cells[first : first + size])
         first += size
     alone = stack(samplers[-1]).block(0, sum(cuts))
-    assert all(torch.equal(a.cells[:, 0], w.cells[:, -1]) for a, w in zip(alone, whole, strict=True))
+    assert all(
+        torch.equal(a.cells[:, 0], w.cells[:, -1]) for a, w in zip(alone, whole, strict=True)
+    )
 
 
 def test_draws_are_independent_of_each_other() -> None:
     first, second = stack(sampler()).block(0, 300)
     assert not torch.equal(first.objective, second.objective)
     a, b = first.cells.double().flatten(), second.cells.double().flatten()
-    within = torch.tensor([0, 60]).repeat_interleave(3).repeat(300).double()  # remove the cells' own means
+    # remove the cells' own means
+    within = torch.tensor([0, 60]).repeat_interleave(3).repeat(300).double()
     assert abs(np.corrcoef(a - within, b - within)[0, 1]) < 4 / len(a) ** 0.5 + 0.05
 
 
@@ -104,9 +114,18 @@ def test_runs_may_have_splits_of_their_own() -> None:
             {"cells": Cells((Cell("a"), Cell("empty")), (torch.arange(60), torch.arange(0)))},
             "cell 'empty' has no examples in pool 'train'",
         ),
-        ({"sizes": BatchSpec(4, 21)}, "cell 'b' has 20 examples in pool 'train', fewer than its batch of 21"),
-        ({"sizes": BatchSpec(51, 3)}, "pool 'train' has 50 examples, fewer than an objective batch of 51"),
-        ({"sizes": BatchSpec(4, 3, pool="validation")}, "cell 'a' has no examples in pool 'validation'"),
+        (
+            {"sizes": BatchSpec(4, 21)},
+            "cell 'b' has 20 examples in pool 'train', fewer than its batch of 21",
+        ),
+        (
+            {"sizes": BatchSpec(51, 3)},
+            "pool 'train' has 50 examples, fewer than an objective batch of 51",
+        ),
+        (
+            {"sizes": BatchSpec(4, 3, pool="validation")},
+            "cell 'a' has no examples in pool 'validation'",
+        ),
         ({"sizes": BatchSpec(4, 3, pool="duals")}, "no pool is called 'duals'"),
         ({"split": Split(torch.arange(100) % 2 == 0)}, "must hold indices, got torch.bool"),
         ({"split": Split(torch.arange(-1, 50))}, "examples are numbered from 0"),
@@ -132,4 +151,6 @@ def test_random_sizes_refuse_unequal_draws() -> None:
 
 def test_a_batch_may_be_as_large_as_its_pool() -> None:
     """50 examples to train on, 30 of cell a and 20 of cell b."""
-    assert sampler(sizes=BatchSpec(50, 20)).pools(BatchSpec(50, 20))[2].tolist() == list(range(60, 100, 2))
+    assert sampler(sizes=BatchSpec(50, 20)).pools(BatchSpec(50, 20))[2].tolist() == list(
+        range(60, 100, 2)
+    )

@@ -15,13 +15,20 @@ def test_files_and_synthetic_data(tmp_path) -> None:
     synthetic = load("synthetic:VA")
     assert (synthetic.rows, synthetic.source, synthetic.synthetic) == (46_144, "synthetic:VA", True)
     assert load("Synthetic:va").source == "synthetic:VA"
-    assert load("synthetic:OK", seed=1).columns["AGEP"].tolist() != load("synthetic:OK").columns["AGEP"].tolist()
+    assert (
+        load("synthetic:OK", seed=1).columns["AGEP"].tolist()
+        != load("synthetic:OK").columns["AGEP"].tolist()
+    )
 
 
 def test_a_file_of_the_users_own_is_data_like_any_other(tmp_path) -> None:
-    """Named with its label, it becomes tensors, a split and an audit; nothing is registered anywhere."""
+    """Named with its label, it becomes tensors, a split and an audit; nothing is registered
+    anywhere."""
     rng = np.random.default_rng(0)
-    lines = (f"{rng.integers(18, 90)},{rng.choice(['f', 'm'])},{rng.choice(['paid', 'late'])}" for _ in range(200))
+    lines = (
+        f"{rng.integers(18, 90)},{rng.choice(['f', 'm'])},{rng.choice(['paid', 'late'])}"
+        for _ in range(200)
+    )
     (tmp_path / "my.csv").write_text("age,sex,loan\n" + "\n".join(lines))
     table = load(str(tmp_path / "my.csv"), label="loan", positive="paid")
     data = table.dataset("sex", train=random_split(table.groups("sex"), seed=0).train)
@@ -52,15 +59,22 @@ def test_real_data_by_name(acs_ok) -> None:
 def test_without_real_data_the_synthetic_census_is_best(monkeypatch) -> None:
     monkeypatch.setattr("fairbound.data.acs_files.available", lambda folder=None: ())
     assert sources.best("OK") == sources.best("ok") == "synthetic:OK"
-    with pytest.raises(FileNotFoundError, match=r"no file of TX for Income, 2018 .* has OK, VA only; .*acs:TX"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no file of TX for Income, 2018 .* has OK, VA only; .*acs:TX"
+    ):
         sources.best("tx")
 
 
 def test_a_named_folder_is_never_replaced_by_the_synthetic_census(tmp_path) -> None:
     (tmp_path / "file").touch()
-    for place, why in ((tmp_path / "nowhere", "is not there"), (tmp_path, "has no census file of OK"),
-                       (tmp_path / "file", "is not a folder")):  # fmt: skip
-        with pytest.raises(FileNotFoundError, match=f"the folder {place} {why}; name the folder where it is"):
+    for place, why in (
+        (tmp_path / "nowhere", "is not there"),
+        (tmp_path, "has no census file of OK"),
+        (tmp_path / "file", "is not a folder"),
+    ):
+        with pytest.raises(
+            FileNotFoundError, match=f"the folder {place} {why}; name the folder where it is"
+        ):
             sources.best("OK", place)
 
 
@@ -74,12 +88,27 @@ def test_names_of_states_are_checked(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("source", "arguments", "message"),
     [
-        ("syntetic:VA", {}, "there is no file syntetic:VA, and data are called acs:STATE.* or synthetic:STATE"),
+        (
+            "syntetic:VA",
+            {},
+            "there is no file syntetic:VA, and data are called acs:STATE.* or synthetic:STATE",
+        ),
         (__file__, {}, "is a file, so the column to predict must be named"),
         ("synthetic:OK", {"label": "y"}, "is census data"),
         ("synthetic:XX", {}, "no synthetic census of 'XX'; there are OK, VA"),
-        ("synthetic:ca", {}, "no synthetic census of 'ca'; .* use acs:CA, .*`fairbound data fetch CA`, .* folktables"),
-        ("synthetic:OK:Mobility", {}, "has the task Income only, not Mobility; for real data use acs:OK:Mobility"),
+        (
+            "synthetic:ca",
+            {},
+            (
+                "no synthetic census of 'ca'; .* use acs:CA, .*`fairbound data fetch CA`, .*"
+                " folktables"
+            ),
+        ),
+        (
+            "synthetic:OK:Mobility",
+            {},
+            "has the task Income only, not Mobility; for real data use acs:OK:Mobility",
+        ),
         ("synthetic:OK:Incom", {}, "no task is called 'Incom'.*did you mean Income"),
         ("synthetic:OK:Income:2018", {}, "synthetic data are named synthetic:STATE"),
         ("acs:", {}, "acs:STATES"),
@@ -121,7 +150,9 @@ class TestAttributes:
         one = parse_attribute("MAR=widowed", COLUMNS, census=True)
         assert one.labels == ("Widowed", "not Widowed")
         assert (one.levels(COLUMNS["MAR"]) == 0).sum() == 18
-        with pytest.raises(ValueError, match=r"'Marred' is neither a code nor a label of MAR; did you mean Married"):
+        with pytest.raises(
+            ValueError, match=r"'Marred' is neither a code nor a label of MAR; did you mean Married"
+        ):
             parse_attribute("MAR=Marred", COLUMNS, census=True)
 
     def test_one_truth_value_against_the_other(self) -> None:

@@ -1,4 +1,5 @@
-"""Splits and scaling: the paper's split row for row, exact partitions, and what only training rows decide."""
+"""Splits and scaling: the paper's split row for row, exact partitions, and what only training rows
+decide."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from fairbound.data.splits import paper_split, random_split, scaled
 
 GROUPS = torch.tensor([0] * 70 + [1] * 30)
 WHITE = Against("RAC1P", 1, ("white", "non-white"))
-MARRIED = Coded("MAR", (1, 2, 3, 4, 5), ("married", "widowed", "divorced", "separated", "never married"))
+MARRIED = Coded(
+    "MAR", (1, 2, 3, 4, 5), ("married", "widowed", "divorced", "separated", "never married")
+)
 strata = st.lists(st.integers(0, 4), min_size=60, max_size=200).map(
     lambda rows: np.array([*rows, *np.repeat(np.unique(rows), 12)])
 )
@@ -37,7 +40,9 @@ def parts(split: Split) -> list[int]:
     ("state", "group", "sizes"),
     [("OK", WHITE, [14333, 0, 1792, 0, 1792]), ("VA", MARRIED, [36915, 0, 4614, 0, 4615])],
 )
-def test_the_papers_split_of_the_papers_data(state: str, group: Attribute, sizes: list[int]) -> None:
+def test_the_papers_split_of_the_papers_data(
+    state: str, group: Attribute, sizes: list[int]
+) -> None:
     data = read_table(extract(state), label="PINCP_GT_50K", drop="ST").dataset(group)
     column = data.groups[group.name].numpy()
     split = paper_split(column)
@@ -45,7 +50,9 @@ def test_the_papers_split_of_the_papers_data(state: str, group: Attribute, sizes
 
     rows = np.arange(len(column))
     train, held_out = train_test_split(rows, test_size=0.2, stratify=column, random_state=42)
-    validation, test = train_test_split(held_out, test_size=0.5, stratify=column[held_out], random_state=42)
+    validation, test = train_test_split(
+        held_out, test_size=0.5, stratify=column[held_out], random_state=42
+    )
     assert split.train.tolist() == train.tolist()
     assert split.validation.tolist() == validation.tolist()
     assert split.test.tolist() == test.tolist()
@@ -57,7 +64,9 @@ def test_the_papers_split_of_the_papers_data(state: str, group: Attribute, sizes
 
 @given(strata, st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
-def test_the_papers_split_is_a_partition_with_every_group_in_every_part(groups: np.ndarray, seed: int) -> None:
+def test_the_papers_split_is_a_partition_with_every_group_in_every_part(
+    groups: np.ndarray, seed: int
+) -> None:
     split = paper_split(groups, seed)
     assert parts(split) == list(range(len(groups)))
     for rows in (split.train, split.validation, split.test):
@@ -93,14 +102,16 @@ def test_a_random_split_is_a_stratified_partition(
 
 
 def test_a_whole_share_is_given_whatever_is_owed() -> None:
-    """0.29 * 100 is below 29 in floating point, and the first group gave train more than its share."""
+    """0.29 * 100 is below 29 in floating point, and the first group gave train more than its
+    share."""
     groups = np.repeat([0, 1], [60, 100])
     split = random_split(groups, {"train": 0.29, "validation": 0.355, "test": 0.355}, seed=0)
     assert np.bincount(groups[split.train]).tolist() == [18, 29]
 
 
 def test_a_random_split_is_uniform_over_the_rows_of_a_group() -> None:
-    """Each of a group's rows is in `test` with probability .2: the count over 2,000 seeds has deviation 17.9."""
+    """Each of a group's rows is in `test` with probability .2: the count over 2,000 seeds has
+    deviation 17.9."""
     groups = np.array([0] * 10 + [1] * 20)
     count = np.zeros(30)
     for seed in range(2000):
@@ -115,9 +126,19 @@ def test_many_small_groups_do_not_starve_a_part() -> None:
 
 
 def test_scaling_is_learned_from_training_rows_and_leaves_constants_at_zero() -> None:
-    X = torch.randn(100, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 50 + 1000
+    X = (
+        torch.randn(100, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 50
+        + 1000
+    )
     X[:, 2] = 0.1  # ten copies of 0.1 do not average to 0.1 in floating point
-    data = Dataset(X, torch.zeros(100), {"g": GROUPS}, names=("a", "b", "c", "d"), source="s", levels={"g": ("x", "y")})
+    data = Dataset(
+        X,
+        torch.zeros(100),
+        {"g": GROUPS},
+        names=("a", "b", "c", "d"),
+        source="s",
+        levels={"g": ("x", "y")},
+    )
     split = random_split(GROUPS, seed=3)
     made = scaled(data, split)
     theirs = StandardScaler().fit(X[split.train].numpy()).transform(X.numpy())
@@ -143,8 +164,11 @@ def test_float32_columns_are_scaled_in_float64() -> None:
 def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
     cells = Cells.of_groups([str(group) for group in range(int(GROUPS.max()) + 1)]).bind(GROUPS)
 
-    def choices(split: int, start: int, draws: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The training rows, the initial point, and the places within the pool that the steps take."""
+    def choices(
+        split: int, start: int, draws: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The training rows, the initial point, and the places within the pool that the steps
+        take."""
         made = random_split(GROUPS, {"train": 0.6, "test": 0.4}, seed=split)
         point = initial_points(lambda: torch.nn.Linear(3, 1), [start])
         stack = SamplerStack(Sampler(made, cells, BatchSpec(4, 2)).seeded(draws), 1, None)
@@ -164,21 +188,56 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: paper_split(np.array([0] * 50 + [7])), "group 7 has 1 of the 51 examples .* min_size=10"),
-        (lambda: paper_split(np.array([0] * 50 + [7] * 5)), "group 7 has 1 of the 11 examples held out"),
-        (lambda: paper_split(torch.zeros(5, 2)), r"one group for every example, got shape \(5, 2\)"),
+        (
+            lambda: paper_split(np.array([0] * 50 + [7])),
+            "group 7 has 1 of the 51 examples .* min_size=10",
+        ),
+        (
+            lambda: paper_split(np.array([0] * 50 + [7] * 5)),
+            "group 7 has 1 of the 11 examples held out",
+        ),
+        (
+            lambda: paper_split(torch.zeros(5, 2)),
+            r"one group for every example, got shape \(5, 2\)",
+        ),
         (lambda: paper_split(torch.zeros(0)), "no examples to split"),
-        (lambda: random_split(np.array([0] * 50 + [7]), seed=0), "7 has 1 examples, .* train, dual, test .*=5 "),
-        (lambda: random_split(GROUPS, {"train": 0.5, "tset": 0.5}, seed=0), "no part of a split is called 'tset'"),
-        (lambda: random_split(GROUPS, {"train": 0.5, "test": 0.4}, seed=0), "must add up to 1, got 0.9"),
-        (lambda: random_split(GROUPS, {"train": 1.0, "test": 0.0}, seed=0), "share of test must be above 0"),
+        (
+            lambda: random_split(np.array([0] * 50 + [7]), seed=0),
+            "7 has 1 examples, .* train, dual, test .*=5 ",
+        ),
+        (
+            lambda: random_split(GROUPS, {"train": 0.5, "tset": 0.5}, seed=0),
+            "no part of a split is called 'tset'",
+        ),
+        (
+            lambda: random_split(GROUPS, {"train": 0.5, "test": 0.4}, seed=0),
+            "must add up to 1, got 0.9",
+        ),
+        (
+            lambda: random_split(GROUPS, {"train": 1.0, "test": 0.0}, seed=0),
+            "share of test must be above 0",
+        ),
         (lambda: random_split(GROUPS, {"test": 1.0}, seed=0), "needs a share for train"),
-        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)), "3, but .* are 0 to 2"),
-        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.tensor([1, -1]))), "example -1, but"),
-        (lambda: scaled(Dataset(torch.zeros(3, 2).long(), torch.zeros(3)), Split.all_train(3)), "floating-point X"),
-        (lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.arange(0))), "no training examples"),
+        (
+            lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)),
+            "3, but .* are 0 to 2",
+        ),
+        (
+            lambda: scaled(
+                Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.tensor([1, -1]))
+            ),
+            "example -1, but",
+        ),
+        (
+            lambda: scaled(Dataset(torch.zeros(3, 2).long(), torch.zeros(3)), Split.all_train(3)),
+            "floating-point X",
+        ),
+        (
+            lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.arange(0))),
+            "no training examples",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refusals_are_sentences(call, sentence: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=sentence):
         call()

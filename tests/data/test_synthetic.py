@@ -1,7 +1,8 @@
-"""The synthetic census: published facts, valid codes, seeds, dependence, and true probabilities and losses.
+"""The synthetic census: published facts, valid codes, seeds, dependence, and true probabilities and
+losses.
 
-Statistical tests have fixed seeds. Their limits are 4.5 standard errors (7 in a million by chance for one comparison),
-or a chi-square quantile that is named.
+Statistical tests have fixed seeds. Their limits are 4.5 standard errors (7 in a million by chance
+for one comparison), or a chi-square quantile that is named.
 """
 
 import numpy as np
@@ -16,7 +17,10 @@ SIGMAS = 4.5
 # Published: ACSIncome 2018, sizes and shares of positive labels.
 ROWS = {"OK": 17_917, "VA": 46_144}
 WHITE_OK = {"sizes": [13_350, 4_567], "rates": [0.30794, 0.20758]}
-MARITAL_VA = {"sizes": [26_061, 931, 4_485, 903, 13_764], "rates": [0.5549, 0.3921, 0.4700, 0.3455, 0.2121]}
+MARITAL_VA = {
+    "sizes": [26_061, 931, 4_485, 903, 13_764],
+    "rates": [0.5549, 0.3921, 0.4700, 0.3455, 0.2121],
+}
 
 
 def non_white(columns):
@@ -53,14 +57,16 @@ def test_the_sample_has_the_published_group_sizes(state, groups, published, seed
 
 @pytest.mark.parametrize(("state", "groups", "published"), PUBLISHED)
 def test_the_population_has_the_published_rates_to_within_two_thousandths(state, groups, published):
-    """As many people of every group, however small: the standard errors are .0006 (250,000 people each)."""
+    """As many people of every group, however small: the standard errors are .0006 (250,000 people
+    each)."""
     people, random = population(state), np.random.default_rng(1)
     pairs = np.repeat(np.arange(len(people.counts)), people.counts)
     group = groups({"RAC1P": people.races, "MAR": people.marital})[pairs]
     for key, rate in enumerate(published["rates"]):
         own = pairs[group == key]
         p = people.probability(people.complete(random, np.resize(own, 250_000)).columns)
-        p = p[: len(p) - len(p) % len(own)]  # whole repetitions of the group: its races in their proportions
+        # whole repetitions of the group: its races in their proportions
+        p = p[: len(p) - len(p) % len(own)]
         assert abs(p.mean() - rate) < 0.002 + SIGMAS * p.std() / np.sqrt(len(p))
 
 
@@ -71,7 +77,10 @@ def test_fresh_people_have_the_published_groups_and_rate(state, groups, publishe
     shares = np.bincount(groups(drawn)) / 200_000
     assert (np.abs(shares - sizes) < SIGMAS * np.sqrt(sizes * (1 - sizes) / 200_000)).all()
     overall = sizes @ published["rates"]
-    assert abs(people.probability(drawn).mean() - overall) < 0.002 + SIGMAS * 0.32 / np.sqrt(200_000)  # .32: its spread
+    # .32: its spread
+    assert abs(people.probability(drawn).mean() - overall) < 0.002 + SIGMAS * 0.32 / np.sqrt(
+        200_000
+    )
 
 
 @pytest.mark.parametrize(("state", "groups", "published"), PUBLISHED)
@@ -93,7 +102,11 @@ def test_no_embedded_count_stands_for_fewer_than_ten_people():
 
 
 def test_columns_are_those_of_acsincome(people, drawn):
-    assert drawn.features == FEATURES == ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")
+    assert (
+        drawn.features
+        == FEATURES
+        == ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")
+    )
     assert drawn.label == LABEL
     assert list(drawn.columns) == [*FEATURES, "ST", LABEL]
     assert drawn.columns[LABEL].dtype == bool
@@ -105,8 +118,18 @@ def test_columns_are_those_of_acsincome(people, drawn):
 
 
 def test_codes_keep_the_limits_of_the_code_book(drawn):
-    limits = {"AGEP": (17, 99), "COW": (1, 8), "SCHL": (1, 24), "MAR": (1, 5), "OCCP": (10, 9830), "POBP": (1, 554),
-              "RELP": (0, 17), "WKHP": (1, 99), "SEX": (1, 2), "RAC1P": (1, 9)}  # fmt: skip
+    limits = {
+        "AGEP": (17, 99),
+        "COW": (1, 8),
+        "SCHL": (1, 24),
+        "MAR": (1, 5),
+        "OCCP": (10, 9830),
+        "POBP": (1, 554),
+        "RELP": (0, 17),
+        "WKHP": (1, 99),
+        "SEX": (1, 2),
+        "RAC1P": (1, 9),
+    }
     for name, (low, high) in limits.items():
         assert low <= drawn.columns[name].min(), name
         assert drawn.columns[name].max() <= high, name
@@ -115,7 +138,9 @@ def test_codes_keep_the_limits_of_the_code_book(drawn):
 @needs_extract("OK")
 def test_every_code_is_in_the_code_book(people):
     book: dict[str, set[int]] = {}
-    for line in (DATA / "acs" / "PUMS_Data_Dictionary_2018.csv").read_text(encoding="latin-1").splitlines():
+    for line in (
+        (DATA / "acs" / "PUMS_Data_Dictionary_2018.csv").read_text(encoding="latin-1").splitlines()
+    ):
         kind, name, _, _, low, high, *_ = [*line.split(","), "", "", "", "", ""]
         if kind == "VAL" and name in FEATURES and low.isdigit() and high.isdigit():
             book.setdefault(name, set()).update(range(int(low), int(high) + 1))
@@ -129,12 +154,23 @@ def test_margins_and_correlations_are_near_those_of_the_extract(state):
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_parquet(extract(state))
     real, drawn = {name: frame[name].to_numpy() for name in frame}, load(state).columns
-    bands = {"AGEP": [17, 25, 35, 45, 55, 65], "SCHL": [1, 16, 18, 20, 21, 22], "COW": list(range(1, 9)), "SEX": [1, 2],
-             "WKHP": [1, 20, 35, 40, 41, 50, 60], "OCCP": [10, 1005, 2001, 3000, 3601, 4700, 6005], "RELP": [0, 1, 2],
-             "POBP": [1, 60, 100, 200, 300]}  # fmt: skip
+    bands = {
+        "AGEP": [17, 25, 35, 45, 55, 65],
+        "SCHL": [1, 16, 18, 20, 21, 22],
+        "COW": list(range(1, 9)),
+        "SEX": [1, 2],
+        "WKHP": [1, 20, 35, 40, 41, 50, 60],
+        "OCCP": [10, 1005, 2001, 3000, 3601, 4700, 6005],
+        "RELP": [0, 1, 2],
+        "POBP": [1, 60, 100, 200, 300],
+    }
     for name, starts in bands.items():
-        shares = [np.bincount(band_of(table[name], starts), minlength=len(starts)) for table in (real, drawn)]
-        distance = np.abs(shares[0] - shares[1]).sum() / 2 / len(frame)  # in total variation; about .01 is chance
+        shares = [
+            np.bincount(band_of(table[name], starts), minlength=len(starts))
+            for table in (real, drawn)
+        ]
+        # in total variation; about .01 is chance
+        distance = np.abs(shares[0] - shares[1]).sum() / 2 / len(frame)
         assert distance < 0.04, name
     names = (*FEATURES, LABEL)
     gap = np.corrcoef([real[n] for n in names]) - np.corrcoef([drawn[n] for n in names])
@@ -158,13 +194,17 @@ def test_rows_are_in_random_order():
 
 
 def test_rows_of_one_seed_for_different_uses_are_unrelated():
-    """A model trained on load(state, 0) and judged on fresh rows with seed 0 must not meet its training rows."""
+    """A model trained on load(state, 0) and judged on fresh rows with seed 0 must not meet its
+    training rows."""
     same = load("OK", 0).columns["OCCP"] == population("OK").draw(17_917, 0).columns["OCCP"]
-    assert same.mean() < 0.03, "independent people share an occupation by chance in about 2 % of rows"
+    assert same.mean() < 0.03, (
+        "independent people share an occupation by chance in about 2 % of rows"
+    )
 
 
 def test_a_short_draw_is_what_it_was():
-    """The same numbers on every platform: a change here is a change of everybody's synthetic data."""
+    """The same numbers on every platform: a change here is a change of everybody's synthetic
+    data."""
     table = population("VA").draw(5, seed=2020)
     found = np.stack([table.columns[name].astype(int) for name in FEATURES], axis=1).tolist()
     assert found == [
@@ -198,7 +238,8 @@ def test_labels_follow_the_true_probability(people, drawn):
     decile = np.searchsorted(np.quantile(p, np.arange(0.1, 1, 0.1)), p)
     surplus = np.bincount(decile, weights=label - p)
     spread = np.bincount(decile, weights=p * (1 - p))
-    assert (surplus**2 / spread).sum() < 35.6  # chi-square with 10 degrees of freedom: one in ten thousand
+    # chi-square with 10 degrees of freedom: one in ten thousand
+    assert (surplus**2 / spread).sum() < 35.6
 
 
 def test_pick_inverts_each_row_of_the_distribution_functions():
@@ -208,7 +249,10 @@ def test_pick_inverts_each_row_of_the_distribution_functions():
     table = np.cumsum(shares, axis=1) / shares.sum(axis=1, keepdims=True)
     table[:, -1] = 1
     cell, uniform = random.integers(0, 7, 500), random.random(500)
-    expected = [next(code for code in range(5) if u < table[c, code]) for c, u in zip(cell, uniform, strict=True)]
+    expected = [
+        next(code for code in range(5) if u < table[c, code])
+        for c, u in zip(cell, uniform, strict=True)
+    ]
     assert pick(table, cell, uniform).tolist() == expected
 
 
@@ -224,11 +268,15 @@ def test_the_truth_is_refused_for_rows_of_another_kind():
     people = population("OK")
     columns = dict(people.draw(10, seed=0).columns)
     columns["OCCP"] = np.where(np.arange(10) == 4, 9920, columns["OCCP"])
-    with pytest.raises(ValueError, match="OCCP holds 9920 in row 4, which synthetic:OK never draws"):
+    with pytest.raises(
+        ValueError, match="OCCP holds 9920 in row 4, which synthetic:OK never draws"
+    ):
         people.probability(columns)
     del columns["WKHP"]
     with pytest.raises(KeyError, match="WKHP is missing"):
-        people.probability({name: columns[name] for name in columns if name != "OCCP"} | {"OCCP": np.full(10, 10)})
+        people.probability(
+            {name: columns[name] for name in columns if name != "OCCP"} | {"OCCP": np.full(10, 10)}
+        )
 
 
 def test_empty_draws_and_negative_seeds_are_refused():

@@ -1,4 +1,5 @@
-"""From a table to a Dataset: labels, groups, one-hot text, and missing values that only training rows fill."""
+"""From a table to a Dataset: labels, groups, one-hot text, and missing values that only training
+rows fill."""
 
 from __future__ import annotations
 
@@ -41,21 +42,28 @@ def equal(left: Dataset, right: Dataset) -> bool:
     return (
         torch.equal(left.X, right.X)
         and torch.equal(left.y, right.y)
-        and all(torch.equal(left.groups[name], right.groups[name]) for name in (*left.groups, *right.groups))
+        and all(
+            torch.equal(left.groups[name], right.groups[name])
+            for name in (*left.groups, *right.groups)
+        )
         and (tuple(left.names), left.levels) == (tuple(right.names), right.levels)
     )
 
 
-# Datasets ------------------------------------------------------------------------------------------------------------
+# Datasets -----------------------------------------------------------------------------------------
 
 
 def test_a_dataset_by_hand() -> None:
     data = people().dataset(SEX)
     assert data.names == ("age", "hours", "job=clerk", "job=nurse", "job=smith", "job=(missing)")
     assert data.X.tolist() == [
-        [30, 40, 0, 1, 0, 0], [41, 20, 1, 0, 0, 0], [52, 30, 0, 0, 0, 1],
-        [63, 10, 0, 1, 0, 0], [20, 50, 0, 0, 1, 0], [35, 60, 1, 0, 0, 0],
-    ]  # fmt: skip
+        [30, 40, 0, 1, 0, 0],
+        [41, 20, 1, 0, 0, 0],
+        [52, 30, 0, 0, 0, 1],
+        [63, 10, 0, 1, 0, 0],
+        [20, 50, 0, 0, 1, 0],
+        [35, 60, 1, 0, 0, 0],
+    ]
     assert data.y.tolist() == [0, 1, 1, 0, 0, 1]
     assert data.groups["sex"].tolist() == [0, 1, 1, 0, 1, 0]
     assert data.levels == {"sex": ("man", "woman")}
@@ -77,9 +85,19 @@ def test_pandas_polars_numpy_and_torch_give_the_same_dataset() -> None:
         read_table(pl.DataFrame({**numbers, "rich": label}), **wide),
         read_table(pd.DataFrame(PEOPLE), **wide, positive=">50K"),
         read_table(pl.DataFrame(PEOPLE), **wide, positive=">50K"),
-        read_table({name: torch.tensor(values) for name, values in {**numbers, "rich": label}.items()}, **wide),
-        table_of(X, np.array(label), groups={"sex": np.array(PEOPLE["sex"])}, names=["age", "hours"]),
-        table_of(torch.tensor(X), torch.tensor(label), groups={"sex": PEOPLE["sex"]}, names=["age", "hours"]),
+        read_table(
+            {name: torch.tensor(values) for name, values in {**numbers, "rich": label}.items()},
+            **wide,
+        ),
+        table_of(
+            X, np.array(label), groups={"sex": np.array(PEOPLE["sex"])}, names=["age", "hours"]
+        ),
+        table_of(
+            torch.tensor(X),
+            torch.tensor(label),
+            groups={"sex": PEOPLE["sex"]},
+            names=["age", "hours"],
+        ),
     ]
     datasets = [table.dataset(SEX) for table in made]
     assert datasets[0].X.tolist() == X.tolist()
@@ -118,11 +136,13 @@ def test_census_codes_stay_numbers() -> None:
     assert round(float(data.y[~white].mean()), 5) == 0.20758
 
 
-# Missing values ------------------------------------------------------------------------------------------------------
+# Missing values -----------------------------------------------------------------------------------
 
 
 def test_missing_numbers_are_filled_with_the_training_mean_and_marked() -> None:
-    table = people(hours=[40.0, None, 30.0, None, 50.0, 1e9], insured=[True, None, False, True, True, False])
+    table = people(
+        hours=[40.0, None, 30.0, None, 50.0, 1e9], insured=[True, None, False, True, True, False]
+    )
     data = table.dataset(SEX, train=torch.tensor([0, 1, 2, 4]))
     assert data.names[:5] == ("age", "hours", "hours is missing", "job=clerk", "job=nurse")
     assert data.X[:, 1].tolist() == [40, 40, 30, 40, 50, 1e9]  # 40 = (40 + 30 + 50) / 3
@@ -142,7 +162,8 @@ def test_rows_to_learn_from_are_numbered_as_in_the_dataset() -> None:
 def test_what_only_held_out_rows_have_is_not_learned() -> None:
     table = people(age=[30, 41, None, 63, 20, 35])
     data = table.dataset(SEX, train=torch.tensor([0, 1, 3]))
-    assert data.names == ("age", "hours", "job=clerk", "job=nurse")  # no mark of age, no smith, no missing job
+    # no mark of age, no smith, no missing job
+    assert data.names == ("age", "hours", "job=clerk", "job=nurse")
     assert data.X[2].tolist() == [pytest.approx((30 + 41 + 63) / 3), 30, 0, 0]
     assert data.X[4].tolist() == [20, 50, 0, 0]
 
@@ -185,7 +206,7 @@ def test_the_example_of_the_documentation() -> None:
     assert data.names[2] == "hours is missing"
 
 
-# Labels --------------------------------------------------------------------------------------------------------------
+# Labels -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,15 +244,35 @@ def test_labels_of_two_values(values: list[Any], positive: Any, expected: list[i
 @pytest.mark.parametrize(
     ("values", "positive", "sentence"),
     [
-        (["<=50K", ">50K"], None, r"holds '<=50K' and '>50K'; say which value counts as 1 \(positive, --positive\)"),
+        (
+            ["<=50K", ">50K"],
+            None,
+            r"holds '<=50K' and '>50K'; say which value counts as 1 \(positive, --positive\)",
+        ),
         ([1, 2], None, "holds 1 and 2; say which value counts as 1"),
-        ([0, 1, 2, 3, 4, 5], None, r"not binary: 6 different values \(0, 1, 2, 3, 4, ...\) in 6 rows"),
+        (
+            [0, 1, 2, 3, 4, 5],
+            None,
+            r"not binary: 6 different values \(0, 1, 2, 3, 4, ...\) in 6 rows",
+        ),
         ([0, 1, 2], 2, "not binary: 3 different values"),
         ([1, 1, 1], None, r"not binary: 1 different values \(1\) in 3 rows"),
-        (["<=50K", ">50K"], "50K", "no row of the column 'rich' is '50K'; it holds '<=50K' and '>50K'"),
+        (
+            ["<=50K", ">50K"],
+            "50K",
+            "no row of the column 'rich' is '50K'; it holds '<=50K' and '>50K'",
+        ),
         (["1", "1.0"], None, "say which value counts as 1"),
-        (np.array(["a", None, "b"], dtype=object), "a", r"column 'rich' is missing in 1 of 3 rows \(first: row 3"),
-        ([0.0, 1.0, np.nan, np.nan], None, r"column 'rich' is missing in 2 of 4 rows \(first: row 4, .*drop"),
+        (
+            np.array(["a", None, "b"], dtype=object),
+            "a",
+            r"column 'rich' is missing in 1 of 3 rows \(first: row 3",
+        ),
+        (
+            [0.0, 1.0, np.nan, np.nan],
+            None,
+            r"column 'rich' is missing in 2 of 4 rows \(first: row 4, .*drop",
+        ),
     ],
 )
 def test_labels_that_are_refused(values: list[Any], positive: Any, sentence: str) -> None:
@@ -260,13 +301,21 @@ def test_labels_that_are_refused(values: list[Any], positive: Any, sentence: str
 def test_predictions_in_the_terms_of_the_label(
     predictions: list[Any], label: list[Any], positive: Any, expected: list[int]
 ) -> None:
-    assert binary_like(np.array(predictions), "guess", np.array(label), "rich", positive).tolist() == expected
+    assert (
+        binary_like(np.array(predictions), "guess", np.array(label), "rich", positive).tolist()
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
     ("predictions", "label", "positive", "sentence"),
     [
-        ([0, 1], [1, 2], 2, r"'guess' holds 0 and 1, but the label 'rich' holds 1 \(0\) and 2 \(1\)"),
+        (
+            [0, 1],
+            [1, 2],
+            2,
+            r"'guess' holds 0 and 1, but the label 'rich' holds 1 \(0\) and 2 \(1\)",
+        ),
         ([0, 1], ["yes", "no"], "no", "it is not evident which is which"),
         ([1, 2], [0, 1], None, "'guess' holds 1 and 2, but the label"),
         (["a", "b"], ["a", "c"], "a", "'guess' holds 'a' and 'b', but the label"),
@@ -275,19 +324,23 @@ def test_predictions_in_the_terms_of_the_label(
         ([0, 1], [1, 2], None, "the column 'rich' holds 1 and 2; say which value"),
     ],
 )
-def test_predictions_that_are_refused(predictions: list[Any], label: list[Any], positive: Any, sentence: str) -> None:
+def test_predictions_that_are_refused(
+    predictions: list[Any], label: list[Any], positive: Any, sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         binary_like(np.array(predictions), "guess", np.array(label), "rich", positive)
 
 
 def test_a_million_outcomes() -> None:
-    answers = np.array(["no", "yes"], dtype=object)[np.random.default_rng(0).integers(0, 2, 1_000_000)]
+    answers = np.array(["no", "yes"], dtype=object)[
+        np.random.default_rng(0).integers(0, 2, 1_000_000)
+    ]
     made = binary_like(answers, "guess", answers, "truth")
     assert made.sum() == (answers == "yes").sum()
     assert two_values(answers, "truth") == ("no", "yes")
 
 
-# What is refused -----------------------------------------------------------------------------------------------------
+# What is refused ----------------------------------------------------------------------------------
 
 MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
 
@@ -295,38 +348,89 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: people(hours=GAP).dataset(SEX), "is missing in 1 of 6 rows, and the mean .* train=split.train"),
-        (lambda: people(hours=[None] * 6).dataset(SEX, train=torch.arange(3)), "'hours' is missing in all 3 training"),
-        (lambda: people(hours=[1.0, np.inf, 3, 4, 5, 6]).dataset(SEX), r"infinite in 1 of 6 rows \(first: row 3"),
-        (lambda: people(hours=["1", "2", "?", "4", "5", "6"]).dataset(SEX), r"text such as '\?' in 1 of 6 rows"),
-        (lambda: people(hours=["1,5", "2", "3", "4", "5", "6"]).dataset(SEX), "numbers written as text"),
-        (lambda: people(job=np.arange(6).astype("M8[D]")).dataset(SEX), "'job' holds dates or times"),
+        (
+            lambda: people(hours=GAP).dataset(SEX),
+            "is missing in 1 of 6 rows, and the mean .* train=split.train",
+        ),
+        (
+            lambda: people(hours=[None] * 6).dataset(SEX, train=torch.arange(3)),
+            "'hours' is missing in all 3 training",
+        ),
+        (
+            lambda: people(hours=[1.0, np.inf, 3, 4, 5, 6]).dataset(SEX),
+            r"infinite in 1 of 6 rows \(first: row 3",
+        ),
+        (
+            lambda: people(hours=["1", "2", "?", "4", "5", "6"]).dataset(SEX),
+            r"text such as '\?' in 1 of 6 rows",
+        ),
+        (
+            lambda: people(hours=["1,5", "2", "3", "4", "5", "6"]).dataset(SEX),
+            "numbers written as text",
+        ),
+        (
+            lambda: people(job=np.arange(6).astype("M8[D]")).dataset(SEX),
+            "'job' holds dates or times",
+        ),
         (lambda: table_of(np.zeros((2, 1)), [0, 1]).dataset(SEX), "there is no column 'sex'"),
-        (lambda: people().dataset(Coded.of("rich", people().columns["rich"])), "'rich' is the label"),
+        (
+            lambda: people().dataset(Coded.of("rich", people().columns["rich"])),
+            "'rich' is the label",
+        ),
         (lambda: people().dataset([1]), "a protected attribute is named, or a Coded.* got 1"),
-        (lambda: people().dataset(SEX, min_size=7), "none of the 2 groups has 7 rows, nor have all together"),
-        (lambda: people().dataset(SEX, min_size=4, small="drop"), "none of the 2 groups has 4 rows"),
+        (
+            lambda: people().dataset(SEX, min_size=7),
+            "none of the 2 groups has 7 rows, nor have all together",
+        ),
+        (
+            lambda: people().dataset(SEX, min_size=4, small="drop"),
+            "none of the 2 groups has 4 rows",
+        ),
         (lambda: people().dataset(SEX, categorical=["jobs"]), "there is no column 'jobs'"),
         (lambda: people().dataset(SEX, train=torch.tensor([6])), "but the rows are 0 to 5"),
         (lambda: people().dataset(SEX, train=torch.ones(6).bool()), "must hold row numbers"),
         (lambda: people().dataset(SEX, train=torch.arange(0)), "train is empty"),
-        (lambda: read_table({"sex": [1, 2], "y": [0, 1]}, label="y").dataset(SEX), "no feature is left beside"),
-        (lambda: Encoder.fit({"home": np.array(MANY)}, ["home"]), "'home' holds 201 different values .* at most 200"),
+        (
+            lambda: read_table({"sex": [1, 2], "y": [0, 1]}, label="y").dataset(SEX),
+            "no feature is left beside",
+        ),
+        (
+            lambda: Encoder.fit({"home": np.array(MANY)}, ["home"]),
+            "'home' holds 201 different values .* at most 200",
+        ),
         (lambda: people(hours=[None] * 6).complete(), "every row .* has a missing value"),
         (lambda: Table({"y": np.array([0, 1])}, "y", ("a",), "x"), "there is no column 'a'"),
-        (lambda: Table({"y": np.array([0]), "a": np.zeros(2)}, "y", ("a",), "x"), "'a' has 2 rows but the label"),
-        (lambda: Table({"y": np.array([1, "a"], object)}, "y", (), "x"), "holds objects of type int, str"),
-        (lambda: Dataset(torch.zeros(2, 1), torch.zeros(2), levels={"sex": ("a",)}), "levels are given for 'sex'"),
-        (lambda: replace(people().dataset(SEX), levels={"sex": ("man",)}), "goes up to 1 but has 1 level names"),
+        (
+            lambda: Table({"y": np.array([0]), "a": np.zeros(2)}, "y", ("a",), "x"),
+            "'a' has 2 rows but the label",
+        ),
+        (
+            lambda: Table({"y": np.array([1, "a"], object)}, "y", (), "x"),
+            "holds objects of type int, str",
+        ),
+        (
+            lambda: Dataset(torch.zeros(2, 1), torch.zeros(2), levels={"sex": ("a",)}),
+            "levels are given for 'sex'",
+        ),
+        (
+            lambda: replace(people().dataset(SEX), levels={"sex": ("man",)}),
+            "goes up to 1 but has 1 level names",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refusals_are_sentences(call: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         call()
 
 
 def test_what_may_look_refused_but_is_not() -> None:
-    assert Encoder.fit({"home": np.array(MANY[:-1])}, ["home"]).transform({"home": np.array(MANY)}).shape == (201, 200)
+    assert Encoder.fit({"home": np.array(MANY[:-1])}, ["home"]).transform(
+        {"home": np.array(MANY)}
+    ).shape == (201, 200)
     codes = {"code": np.array(["1", "2", "V7"], dtype=object)}
-    assert Encoder.fit(codes, ["code"], categorical=["code"]).names == ("code=1", "code=2", "code=V7")
+    assert Encoder.fit(codes, ["code"], categorical=["code"]).names == (
+        "code=1",
+        "code=2",
+        "code=V7",
+    )
     assert people(job=["4-5", "<4", ">5", "4-5", "<4", "1"]).dataset(SEX).X.shape == (6, 2 + 4)

@@ -19,7 +19,10 @@ TWO = pd.DataFrame({"sex": ["f", "m", "f", "m"], "race": [1, 1, 2, 2]})
     [
         ("intersectional", {"sex x race": ("f, 1", "f, 2", "m, 1", "m, 2")}),
         ("marginal", {"sex": ("f", "m"), "race": ("1", "2")}),
-        ("both", {"sex": ("f", "m"), "race": ("1", "2"), "sex x race": ("f, 1", "f, 2", "m, 1", "m, 2")}),
+        (
+            "both",
+            {"sex": ("f", "m"), "race": ("1", "2"), "sex x race": ("f, 1", "f, 2", "m, 1", "m, 2")},
+        ),
     ],
 )
 def test_several_columns(subgroups: str, names: dict[str, tuple[str, ...]]) -> None:
@@ -27,11 +30,15 @@ def test_several_columns(subgroups: str, names: dict[str, tuple[str, ...]]) -> N
     assert {name: column.names for name, column in encoder.columns.items()} == names
     codes = encoder.transform(TWO, 4)
     expected = {"sex": [0, 1, 0, 1], "race": [0, 0, 1, 1], "sex x race": [0, 2, 1, 3]}
-    assert {name: found.tolist() for name, found in codes.items()} == {name: expected[name] for name in names}
+    assert {name: found.tolist() for name, found in codes.items()} == {
+        name: expected[name] for name in names
+    }
 
 
 @pytest.mark.parametrize("subgroups", ["intersectional", "marginal", "both"])
-@pytest.mark.parametrize("kind", [np.array, list, pd.Series, pl.Series, lambda x: pd.DataFrame({"sex": x})])
+@pytest.mark.parametrize(
+    "kind", [np.array, list, pd.Series, pl.Series, lambda x: pd.DataFrame({"sex": x})]
+)
 def test_one_column_of_any_kind(kind: Any, subgroups: str) -> None:
     encoder = GroupEncoder.fit(kind(["b", "a", "b"]), 3, subgroups)
     assert encoder.columns["group"].names == ("a", "b")
@@ -46,7 +53,11 @@ def test_numbers_are_groups_too() -> None:
 
 @pytest.mark.parametrize(
     "entries",
-    [["a", float("nan"), "b"], pd.Series(["a", None, "b"], dtype="string"), [["a", 1], ["b", None], ["a", 2]]],
+    [
+        ["a", float("nan"), "b"],
+        pd.Series(["a", None, "b"], dtype="string"),
+        [["a", 1], ["b", None], ["a", 2]],
+    ],
 )
 def test_missing_groups_raise(entries: Any) -> None:
     with pytest.raises(ValueError, match="missing entries; fill them with a category of their own"):
@@ -56,13 +67,22 @@ def test_missing_groups_raise(entries: Any) -> None:
 def test_intersections_with_commas_are_kept_apart() -> None:
     given = [["a, b", "c"], ["a", "b, c"], ["a", "d"]]
     encoder = GroupEncoder.fit(given, 3, "intersectional")
-    assert len(set(encoder.transform(given, 3)["0 x 1"].tolist())) == len(set(encoder.columns["0 x 1"].names)) == 3
+    assert (
+        len(set(encoder.transform(given, 3)["0 x 1"].tolist()))
+        == len(set(encoder.columns["0 x 1"].names))
+        == 3
+    )
 
 
 def test_a_column_of_numbers_is_no_column_of_groups() -> None:
-    with pytest.raises(ValueError, match="900 different entries for 900 examples; bin it into a few groups"):
+    with pytest.raises(
+        ValueError, match="900 different entries for 900 examples; bin it into a few groups"
+    ):
         GroupEncoder.fit(np.linspace(0, 1, 900), 900, "intersectional")
-    assert len(GroupEncoder.fit(np.arange(900) % 30, 900, "intersectional").columns["group"].names) == 30
+    assert (
+        len(GroupEncoder.fit(np.arange(900) % 30, 900, "intersectional").columns["group"].names)
+        == 30
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Trainers are extras: without them their modules say what to install, and `Constrained.loss` needs none."""
+"""Trainers are extras: without them their modules say what to install, and `Constrained.loss` needs
+none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Two processes of a trainer, each on half of every mini-batch, are one process on the whole.
 
-Both processes run every trainer once (this file, as a script), and the tests compare what they left.
+Both processes run every trainer once (this file, as a script), and the tests compare what they
+left.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ for package in ("lightning", "transformers", "accelerate"):
 
 import lightning as L  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
-from trainer_loops import METHOD, PARITY, bce, end, examples, network, optimizer_of, plain_loop  # noqa: E402
+from trainer_loops import (  # noqa: E402
+    METHOD,
+    PARITY,
+    bce,
+    end,
+    examples,
+    network,
+    optimizer_of,
+    plain_loop,
+)
 from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments  # noqa: E402
 from transformers.modeling_outputs import SequenceClassifierOutput  # noqa: E402
 
@@ -37,7 +47,9 @@ HALF = 16  # examples of one process in a mini-batch of 32
 def with_accelerate(folder: Path) -> tuple[nn.Module, Constrained]:
     accelerator = Accelerator(cpu=True)
     inner = network()
-    model, optimizer, loader = accelerator.prepare(inner, optimizer_of(inner), DataLoader(examples(), HALF))
+    model, optimizer, loader = accelerator.prepare(
+        inner, optimizer_of(inner), DataLoader(examples(), HALF)
+    )
     fair = Constrained(model, PARITY, METHOD)
     for _ in range(2):
         for X, y, group in loader:
@@ -68,9 +80,14 @@ def with_lightning(folder: Path) -> tuple[nn.Module, Constrained]:
     module = Module()
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = L.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, enable_checkpointing=False,
-        use_distributed_sampler=False, **quiet,
-    )  # fmt: skip
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=2,
+        enable_checkpointing=False,
+        use_distributed_sampler=False,
+        **quiet,
+    )
     every_other = DistributedSampler(examples(), 2, int(os.environ["RANK"]), shuffle=False)
     trainer.fit(module, DataLoader(examples(), HALF, sampler=every_other))
     return module.net, module.fair
@@ -100,29 +117,50 @@ class InOrder(ConstrainedTrainer):
         return bce(outputs.logits[:, 0], labels)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        return self.accelerator.prepare(DataLoader(self.train_dataset, HALF, collate_fn=self.data_collator))  # type: ignore[no-any-return]
+        return self.accelerator.prepare(
+            DataLoader(self.train_dataset, HALF, collate_fn=self.data_collator)
+        )  # type: ignore[no-any-return]
 
 
 def with_transformers(folder: Path) -> tuple[nn.Module, Constrained]:
     args = TrainingArguments(
-        str(folder), num_train_epochs=2, max_grad_norm=0, use_cpu=True, report_to="none", disable_tqdm=True,
-        save_strategy="no", ddp_backend="gloo",
-    )  # fmt: skip
+        str(folder),
+        num_train_epochs=2,
+        max_grad_norm=0,
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="no",
+        ddp_backend="gloo",
+    )
     model = Wrapped()
     fair = Constrained(model, PARITY, METHOD)
     optimizer = optimizer_of(model)
     constant = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
-    InOrder(model=model, args=args, fair=fair, train_dataset=Columns(), optimizers=(optimizer, constant)).train()
+    InOrder(
+        model=model, args=args, fair=fair, train_dataset=Columns(), optimizers=(optimizer, constant)
+    ).train()
     return model.net, fair
 
 
-TRAINERS = {"accelerate": with_accelerate, "transformers": with_transformers, "lightning": with_lightning}
+TRAINERS = {
+    "accelerate": with_accelerate,
+    "transformers": with_transformers,
+    "lightning": with_lightning,
+}
 
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     folder = tmp_path_factory.mktemp("processes")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [*launch, __file__, str(folder)],
@@ -149,6 +187,10 @@ def test_two_processes_are_one(ends: dict[str, list[Any]], name: str) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     for name, train in TRAINERS.items():
-        torch.save(tuple(end(*train(Path(sys.argv[1])))), Path(sys.argv[1]) / f"{name}{os.environ['RANK']}.pt")
-    gc.collect()  # what holds a DDP model also holds gloo's threads: alive at exit, they may abort the process
+        torch.save(
+            tuple(end(*train(Path(sys.argv[1])))),
+            Path(sys.argv[1]) / f"{name}{os.environ['RANK']}.pt",
+        )
+    # what holds a DDP model also holds gloo's threads: alive at exit, they may abort the process
+    gc.collect()
     distributed.destroy_process_group()

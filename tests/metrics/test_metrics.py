@@ -1,4 +1,5 @@
-"""Metrics against published numbers, Fairlearn, hand-written numpy and scipy; batches, weights, absent groups."""
+"""Metrics against published numbers, Fairlearn, hand-written numpy and scipy; batches, weights,
+absent groups."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_ga
 from fairbound.metrics.intervals import IntervalEstimate
 from fairbound.metrics.wasserstein import _GRID, BINS, GRID, Scores, _grid_edges, distances, w1, wd
 
-COMPAS = {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}  # FP, TN, FN, TP
+# FP, TN, FN, TP
+COMPAS = {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
 
 
 def some_rows(seed: int, rows: int = 4000, groups: int = 3) -> dict[str, np.ndarray]:
@@ -25,7 +27,13 @@ def some_rows(seed: int, rows: int = 4000, groups: int = 3) -> dict[str, np.ndar
     g = rng.integers(0, groups, rows)
     y = rng.random(rows) < 0.3 + 0.1 * g / groups
     score = np.clip(rng.beta(2, 3, rows) + 0.2 * y + 0.05 * g, 0, 1)
-    return {"g": g, "y": y.astype(int), "p": (score >= 0.5).astype(int), "s": score, "w": rng.uniform(0.2, 3.0, rows)}
+    return {
+        "g": g,
+        "y": y.astype(int),
+        "p": (score >= 0.5).astype(int),
+        "s": score,
+        "w": rng.uniform(0.2, 3.0, rows),
+    }
 
 
 class TestPublished:
@@ -53,7 +61,9 @@ class TestPublished:
         assert np.round(counts.rate("false_negative_rate"), 4).tolist() == [0.2799, 0.4772]
 
     def test_adult_and_german(self) -> None:
-        adult = Counts.from_cells({"F": (0, 16192 - 1769, 1769, 0), "M": (0, 32650 - 9918, 9918, 0)})
+        adult = Counts.from_cells(
+            {"F": (0, 16192 - 1769, 1769, 0), "M": (0, 32650 - 9918, 9918, 0)}
+        )
         assert np.round(adult.rate("base_rate"), 6).tolist() == [0.109251, 0.303767]
         assert int(adult.sizes().sum()) == 48842
         german = Counts.from_cells({"> 25": (0, 220, 590, 0), "else": (0, 80, 110, 0)})
@@ -68,9 +78,15 @@ class TestFairlearn:
         w = rows["w"] if weighted else None
         found = values(Counts.of(rows["y"], rows["p"], rows["g"], weights=w))
         theirs = {"sensitive_features": rows["g"], "sample_weight": w}
-        for name in ("demographic_parity_difference", "demographic_parity_ratio", "equalized_odds_difference",
-                     "equalized_odds_ratio"):  # fmt: skip
-            assert found[name] == pytest.approx(getattr(fairlearn, name)(rows["y"], rows["p"], **theirs), abs=1e-12)
+        for name in (
+            "demographic_parity_difference",
+            "demographic_parity_ratio",
+            "equalized_odds_difference",
+            "equalized_odds_ratio",
+        ):
+            assert found[name] == pytest.approx(
+                getattr(fairlearn, name)(rows["y"], rows["p"], **theirs), abs=1e-12
+            )
         mean = fairlearn.equalized_odds_difference(rows["y"], rows["p"], agg="mean", **theirs)
         assert found["equalized_odds_difference_mean"] == pytest.approx(mean, abs=1e-12)
         assert_rates_equal_fairlearn(rows["y"], rows["p"], rows["g"], w)
@@ -89,7 +105,9 @@ class TestFairlearn:
                 assert found[name] == pytest.approx(theirs, abs=1e-12)
 
 
-def assert_rates_equal_fairlearn(y: np.ndarray, p: np.ndarray, g: np.ndarray, w: np.ndarray | None) -> None:
+def assert_rates_equal_fairlearn(
+    y: np.ndarray, p: np.ndarray, g: np.ndarray, w: np.ndarray | None
+) -> None:
     ours = {
         "positive_rate": fairlearn.selection_rate,
         "true_positive_rate": fairlearn.true_positive_rate,
@@ -98,18 +116,26 @@ def assert_rates_equal_fairlearn(y: np.ndarray, p: np.ndarray, g: np.ndarray, w:
         "false_negative_rate": fairlearn.false_negative_rate,
     }
     params = None if w is None else {name: {"sample_weight": w} for name in ours}
-    frame = fairlearn.MetricFrame(metrics=ours, y_true=y, y_pred=p, sensitive_features=g, sample_params=params)
+    frame = fairlearn.MetricFrame(
+        metrics=ours, y_true=y, y_pred=p, sensitive_features=g, sample_params=params
+    )
     counts = Counts.of(y, p, g, weights=w)
     populated = [i for i, size in enumerate(counts.sizes().tolist()) if size]
     for name in ours:
         mine = [counts.rate(name)[i] for i in populated]
         # where a group has no such label we say undefined (None), Fairlearn says 0
-        assert [0.0 if m is None else m for m in mine] == pytest.approx(frame.by_group[name].tolist(), abs=1e-12)
+        assert [0.0 if m is None else m for m in mine] == pytest.approx(
+            frame.by_group[name].tolist(), abs=1e-12
+        )
         assert counts.overall().rate(name)[0] == pytest.approx(frame.overall[name], abs=1e-12)
 
 
 class TestBatches:
-    @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.booleans(), st.randoms(use_true_random=False))
+    @given(
+        st.lists(st.integers(1, 300), min_size=1, max_size=6),
+        st.booleans(),
+        st.randoms(use_true_random=False),
+    )
     @settings(max_examples=30, deadline=None)
     def test_batch_by_batch_equals_all_at_once(self, cuts, weighted, random) -> None:
         rows = some_rows(len(cuts), rows=sum(cuts) + 50, groups=4)
@@ -121,14 +147,19 @@ class TestBatches:
         def counts(i: np.ndarray) -> Counts:
             return Counts.of(rows["y"][i], rows["p"][i], rows["g"][i], weights=w[i], names=names)
 
-        together, parts = counts(np.arange(len(w))), sum((counts(i) for i in pieces[1:]), counts(pieces[0]))
+        together, parts = (
+            counts(np.arange(len(w))),
+            sum((counts(i) for i in pieces[1:]), counts(pieces[0])),
+        )
         mine, theirs = values(parts), values(together)
         assert all(mine[name] == pytest.approx(theirs[name], abs=1e-12) for name in METRICS)
         assert torch.equal(parts.examples, together.examples)
         assert torch.allclose(parts.squares, together.squares)
 
     def test_tables_are_matched_by_name(self) -> None:
-        both = Counts.of([1], [1], [0], names=["B"]) + Counts.of([1, 0], [0, 0], [0, 1], names=["A", "B"])
+        both = Counts.of([1], [1], [0], names=["B"]) + Counts.of(
+            [1, 0], [0, 0], [0, 1], names=["A", "B"]
+        )
         assert both.names == ("B", "A")
         assert both.sizes().tolist() == [2, 1]
         assert both.rate("true_positive_rate") == (1.0, 0.0)
@@ -147,7 +178,9 @@ class TestBatches:
         keep = rows["g"] > 0
         left = np.where(keep, rows["g"] - 1, -1)
         mine = Counts.of(rows["y"], rows["p"], left, weights=rows["w"])
-        theirs = Counts.of(*(rows[c][keep] for c in "yp"), rows["g"][keep] - 1, weights=rows["w"][keep])
+        theirs = Counts.of(
+            *(rows[c][keep] for c in "yp"), rows["g"][keep] - 1, weights=rows["w"][keep]
+        )
         assert torch.equal(mine.examples, theirs.examples)
         assert torch.allclose(mine.weight, theirs.weight, rtol=1e-15)
 
@@ -166,7 +199,8 @@ class TestUndefined:
 
     def test_a_group_without_positives_has_no_true_positive_rate(self) -> None:
         found = values(Counts.of([0, 0, 1, 0, 1, 0], [1, 0, 1, 0, 0, 1], [0, 0, 1, 1, 2, 2]))
-        assert found["equal_opportunity_difference"] is None  # the reference group, the first, has no positives
+        # the reference group, the first, has no positives
+        assert found["equal_opportunity_difference"] is None
         assert found["equalized_odds_difference"] == pytest.approx(1.0)
 
     def test_nobody_predicted_positive(self) -> None:
@@ -199,7 +233,9 @@ class TestLosses:
     def test_pooled_groups_equal_one_group(self) -> None:
         rows = some_rows(5, rows=400, groups=4)
         apart = Losses.of(1e6 + rows["s"], rows["g"], weights=rows["w"]).pooled(range(4), "all")
-        together = Losses.of(1e6 + rows["s"], np.zeros(len(rows["s"]), dtype=int), weights=rows["w"])
+        together = Losses.of(
+            1e6 + rows["s"], np.zeros(len(rows["s"]), dtype=int), weights=rows["w"]
+        )
         assert float(apart.mean) == pytest.approx(float(together.mean), abs=1e-8)
         assert torch.allclose(apart.errors()[0], together.errors()[0], rtol=1e-6)
 
@@ -209,11 +245,15 @@ class TestLosses:
         for g in range(3):
             mine = rows["s"][rows["g"] == g]
             assert losses.means()[g] == pytest.approx(mine.mean(), abs=1e-12)
-            assert float(losses.errors()[0][g]) == pytest.approx(mine.std(ddof=1) / np.sqrt(len(mine)), rel=1e-9)
+            assert float(losses.errors()[0][g]) == pytest.approx(
+                mine.std(ddof=1) / np.sqrt(len(mine)), rel=1e-9
+            )
         found = loss_gaps(losses, reference="0")
         means = np.array(losses.means())
         assert found["largest_loss_gap"].value == pytest.approx(np.ptp(means))
-        assert found["largest_loss_gap_from_mean"].value == pytest.approx(np.abs(means - means.mean()).max())
+        assert found["largest_loss_gap_from_mean"].value == pytest.approx(
+            np.abs(means - means.mean()).max()
+        )
         rest = rows["s"][rows["g"] > 0].mean()
         assert found["loss_difference"].value == pytest.approx(rest - means[0])
         assert found["loss"].value == pytest.approx(rows["s"].mean())
@@ -224,7 +264,9 @@ class TestLosses:
         values = np.random.default_rng(1).normal(size=12)
         (found,) = group_loss_intervals(Losses.of(values, np.zeros(12, dtype=int)), draws=200_000)
         half = t.ppf(0.975, 11) * values.std(ddof=1) / np.sqrt(12)
-        assert (found.low, found.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.02)
+        assert (found.low, found.high) == pytest.approx(
+            (values.mean() - half, values.mean() + half), abs=0.02
+        )
 
     def test_whole_weights_are_means_of_repeated_rows(self) -> None:
         losses = Losses.of([1.0, 4.0], [0, 0], weights=[3, 1])
@@ -251,10 +293,13 @@ class TestScores:
 
     @pytest.mark.parametrize("rows", [300, 150 * GRID])
     def test_the_grid_is_at_quantiles_of_the_scores(self, rows: int) -> None:
-        """From different scores and how many have them; of very many examples, from every so many."""
+        """From different scores and how many have them; of very many examples, from every so
+        many."""
         rng = np.random.default_rng(3)
         s = torch.from_numpy(rng.beta(2, 3, rows).round(3))
-        every = torch.linspace(0, rows - 1, min(rows, 100 * GRID), dtype=torch.float64).round().long()
+        every = (
+            torch.linspace(0, rows - 1, min(rows, 100 * GRID), dtype=torch.float64).round().long()
+        )
         expected = torch.quantile(s.sort().values[every], _GRID).unique()
         assert torch.equal(_grid_edges(Scores.of(s, rng.integers(0, 3, rows)), range(3)), expected)
 
@@ -267,7 +312,8 @@ class TestScores:
         centers = (edges[:-1] + edges[1:]) / 2
         levels = (np.arange(100_000) + 0.5) / 100_000
         quantile = [
-            centers[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=BINS - 1)] for h in (heights, others)
+            centers[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=BINS - 1)]
+            for h in (heights, others)
         ]
         expected = np.square(quantile[0] - quantile[1]).mean()
         assert wd(Scores.of(rows["s"], rows["g"]), 0, 1) == pytest.approx(expected, rel=1e-3)
@@ -283,7 +329,10 @@ class TestIntervals:
         rows = some_rows(0)
         counts = Counts.of(rows["y"], rows["p"], rows["g"])
         assert metric_intervals(counts, seed=3) == metric_intervals(counts, seed=3)
-        narrow, wide = (metric_intervals(counts, level=level)["equalized_odds_difference"] for level in (0.5, 0.99))
+        narrow, wide = (
+            metric_intervals(counts, level=level)["equalized_odds_difference"]
+            for level in (0.5, 0.99)
+        )
         assert narrow.low > wide.low
         assert narrow.high < wide.high
 
@@ -350,7 +399,9 @@ class TestWeights:
         assert values(with_it) == pytest.approx(values(without), abs=1e-12)
         losses = loss_gaps(Losses.of(rows["s"], rows["g"], weights=w))
         expected = loss_gaps(Losses.of(rows["s"][here], rows["g"][here] - 1, names=["1", "2"]))
-        assert {k: m.value for k, m in losses.items()} == pytest.approx({k: m.value for k, m in expected.items()})
+        assert {k: m.value for k, m in losses.items()} == pytest.approx(
+            {k: m.value for k, m in expected.items()}
+        )
 
 
 class TestRefusals:
@@ -392,7 +443,8 @@ class TestRefusals:
 
 
 def test_few_heavy_examples_count_by_kish() -> None:
-    """One success of weight 8 and two failures of weight 1: p (1 - p) / Var would be 4.2 examples, Kish says 1.5."""
+    """One success of weight 8 and two failures of weight 1: p (1 - p) / Var would be 4.2 examples,
+    Kish says 1.5."""
     counts = Counts.of([0, 0, 0], [1, 0, 0], [0, 0, 0], weights=[8.0, 1.0, 1.0], names=["A"])
     rates = counts.rates()
     at = NAMES.index("positive_rate")

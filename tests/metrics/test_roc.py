@@ -9,7 +9,15 @@ from scipy.stats import norm
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from fairbound.metrics.roc import MAX_POINTS, Ranked, auc, auc_difference, auc_intervals, bin_edges, calibration
+from fairbound.metrics.roc import (
+    MAX_POINTS,
+    Ranked,
+    auc,
+    auc_difference,
+    auc_intervals,
+    bin_edges,
+    calibration,
+)
 
 
 def examples(kind: str, rows: int = 900, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -17,7 +25,11 @@ def examples(kind: str, rows: int = 900, seed: int = 0) -> tuple[np.ndarray, ...
     rng = np.random.default_rng(seed)
     g, y = rng.integers(0, 3, rows), rng.integers(0, 2, rows)
     score = np.clip(rng.beta(2, 3, rows) + 0.15 * y + 0.05 * g, 0, 1)
-    score = {"continuous": score, "tied": score.round(1), "deciles": np.ceil(10 * score).clip(1, 10)}[kind]
+    score = {
+        "continuous": score,
+        "tied": score.round(1),
+        "deciles": np.ceil(10 * score).clip(1, 10),
+    }[kind]
     return score, y, g, rng.uniform(0.5, 2, rows)
 
 
@@ -55,13 +67,16 @@ def test_calibration_is_that_of_scikit_learn() -> None:
 
 def test_whole_numbers_have_bins_of_their_own() -> None:
     score, y, g, w = examples("deciles")
-    assert bin_edges(torch.tensor(score), 40).tolist() == [low + 0.5 for low in range(int(score.min()) - 1, 11)]
+    assert bin_edges(torch.tensor(score), 40).tolist() == [
+        low + 0.5 for low in range(int(score.min()) - 1, 11)
+    ]
     found = calibration(torch.tensor(score), torch.tensor(y), torch.tensor(g), torch.tensor(w), 3)
     for one in found[1]:
         own = (g == 1) & (score == one.score)
         assert one.examples == own.sum()
         assert one.rate.value == pytest.approx(np.average(y[own], weights=w[own]))
-    assert bin_edges(torch.tensor([0.0, 1.0, 1.0]), 4).tolist() == [0, 0.25, 0.5, 0.75, 1]  # decisions, not a scale
+    # decisions, not a scale
+    assert bin_edges(torch.tensor([0.0, 1.0, 1.0]), 4).tolist() == [0, 0.25, 0.5, 0.75, 1]
     assert len(bin_edges(torch.tensor([0.0, 1e6]), 40)) == 41
 
 
@@ -73,7 +88,9 @@ def test_groups_without_both_labels_and_with_few_examples() -> None:
     assert found[0].low is None  # one positive: no interval
     assert ranked.curve(1) == ranked.curve(3) == ()
     assert auc_difference(ranked, auc(ranked))[0].value is None
-    apart = auc_intervals(auc(Ranked.of(np.arange(40), np.arange(40) >= 20, np.zeros(40, dtype=int))))[0]
+    apart = auc_intervals(
+        auc(Ranked.of(np.arange(40), np.arange(40) >= 20, np.zeros(40, dtype=int)))
+    )[0]
     assert apart.value == apart.high == 1.0
     assert 0.7 < apart.low < 0.95
 

@@ -22,7 +22,9 @@ NAMES = ["A", "B", "C"]
 
 def batch(seed: int = 0, weighted: bool = False) -> MiniBatch:
     t = table(seed)
-    losses, groups, labels, logits, weight = map(torch.as_tensor, (t.loss, t.group, t.label, t.logit, t.weight))
+    losses, groups, labels, logits, weight = map(
+        torch.as_tensor, (t.loss, t.group, t.label, t.logit, t.weight)
+    )
     return MiniBatch(
         losses,
         groups,
@@ -33,14 +35,21 @@ def batch(seed: int = 0, weighted: bool = False) -> MiniBatch:
     )
 
 
-SOUND: dict[str, Any] = {name: notion(NAMES, bound=0.3) for name, notion in constraints.NOTIONS.items()} | {
+SOUND: dict[str, Any] = {
+    name: notion(NAMES, bound=0.3) for name, notion in constraints.NOTIONS.items()
+} | {
     "recall": constraints.minimum_rate(0.8, groups=NAMES, group="B", label=1),
     "rate of all": constraints.maximum_rate(0.3),
     "weight norm": constraints.weight_norm(0.5),
     "one-sided": replace(
-        constraints.loss_parity(NAMES, bound=0.1, contrast=lambda n: against_mean(n, two_sided=False)), absolute=True
+        constraints.loss_parity(
+            NAMES, bound=0.1, contrast=lambda n: against_mean(n, two_sided=False)
+        ),
+        absolute=True,
     ),
-    "a mean": FunctionConstraint(lambda b: (b.losses.square() - 1).mean().reshape(1), ("square",), mean=True),
+    "a mean": FunctionConstraint(
+        lambda b: (b.losses.square() - 1).mean().reshape(1), ("square",), mean=True
+    ),
     "a variance": FunctionConstraint(lambda b: b.outputs.var().reshape(1) - 1, ("variance",)),
 }
 
@@ -58,7 +67,7 @@ def test_a_function_that_cannot_be_vmapped_is_told() -> None:
     assert "for loops, not for stacked runs" in check_constraint(own, batch())
 
 
-# Planted faults -------------------------------------------------------------------------------------------------------
+# Planted faults -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +91,9 @@ def of(statistic: Any) -> Constraint:
 
 
 def with_contrast(contrast: Any) -> Constraint:
-    return replace(constraints.loss_parity(NAMES, bound=0.1), contrast=contrast, names=contrast.names)
+    return replace(
+        constraints.loss_parity(NAMES, bound=0.1), contrast=contrast, names=contrast.names
+    )
 
 
 def in_place(b: MiniBatch) -> Tensor:
@@ -99,12 +110,27 @@ FAULTS: dict[str, tuple[Any, str]] = {
         of(lambda out, y: soft_positive(out, y).detach()),
         r"'gradient'.*without .detach\(\)",
     ),
-    "a decision as a surrogate": (of(lambda out, y: (out > 0).double() + 0 * out + out.detach()), "'gradient'"),
-    "a statistic of the batch": (of(lambda out, y: out / out.norm()), "'chunks'.*a value of each example by itself"),
+    "a decision as a surrogate": (
+        of(lambda out, y: (out > 0).double() + 0 * out + out.detach()),
+        "'gradient'",
+    ),
+    "a statistic of the batch": (
+        of(lambda out, y: out / out.norm()),
+        "'chunks'.*a value of each example by itself",
+    ),
     "a statistic in order": (of(lambda out, y: out.cumsum(0)), "'order'.*depends on the order"),
-    "a statistic of the wrong size": (of(lambda out, y: out[:3]), "'value'.*must be one value per example"),
-    "a statistic that is random": (of(lambda out, y: out * torch.rand(())), "'value'.*differs from call to call"),
-    "a wrong transpose": (with_contrast(Wrong(MEAN.names, MEAN.shares)), r"'gradient'.*transpose\(\) must be"),
+    "a statistic of the wrong size": (
+        of(lambda out, y: out[:3]),
+        "'value'.*must be one value per example",
+    ),
+    "a statistic that is random": (
+        of(lambda out, y: out * torch.rand(())),
+        "'value'.*differs from call to call",
+    ),
+    "a wrong transpose": (
+        with_contrast(Wrong(MEAN.names, MEAN.shares)),
+        r"'gradient'.*transpose\(\) must be",
+    ),
     "observed by mistake": (
         with_contrast(SeesAll(MEAN.names, MEAN.matrix())),
         r"'absent cells'.*observed\(\) must say",
@@ -114,7 +140,10 @@ FAULTS: dict[str, tuple[Any, str]] = {
         "'names'.*distinct name",
     ),
     "a change in place": (FunctionConstraint(in_place, ("own",)), "'value'.*in place"),
-    "two values for one": (FunctionConstraint(two_values, ("own",)), "'value'.*must give values of shape"),
+    "two values for one": (
+        FunctionConstraint(two_values, ("own",)),
+        "'value'.*must give values of shape",
+    ),
     "a function without a graph": (
         FunctionConstraint(lambda b: torch.tensor([b.losses.mean().item()]), ("own",)),
         "'gradient'",
@@ -123,7 +152,10 @@ FAULTS: dict[str, tuple[Any, str]] = {
         FunctionConstraint(lambda b: b.losses.var().reshape(1), ("own",), mean=True),
         "'chunks'.*omit mean",
     ),
-    "half precision inside": (of(lambda out, y: (out.float() * 1e9 % 1).to(out)), "'gradient'|'precision'"),
+    "half precision inside": (
+        of(lambda out, y: (out.float() * 1e9 % 1).to(out)),
+        "'gradient'|'precision'",
+    ),
     "a cell that is not there": (
         constraints.bounded_group_loss([*NAMES, "D"], bound=0.1),
         "'value'.*examples of every cell",
@@ -139,7 +171,9 @@ def test_a_fault_is_found(name: str) -> None:
 
 
 def test_what_is_no_constraint_is_a_sentence() -> None:
-    with pytest.raises(TypeError, match="takes a Constraint or a FunctionConstraint, got 'loss_parity'"):
+    with pytest.raises(
+        TypeError, match="takes a Constraint or a FunctionConstraint, got 'loss_parity'"
+    ):
         check_constraint("loss_parity", batch())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="per-example losses"):
         check_constraint(SOUND["loss_parity"], MiniBatch(torch.ones(())))

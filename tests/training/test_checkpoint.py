@@ -1,4 +1,5 @@
-"""A run that goes on from a checkpoint is the whole run; a disk that fails costs the checkpoint alone."""
+"""A run that goes on from a checkpoint is the whole run; a disk that fails costs the checkpoint
+alone."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from fairbound.training.runner import Result, Run
 
 F64, CPU = torch.float64, torch.device("cpu")
 STEPS = 100
-# One grows its multipliers for ever, since no x is feasible; the other's step is too long, |1 - 2 tau| = 1.04.
+# One grows its multipliers for ever, since no x is feasible; the other's step is too long, |1 - 2
+# tau| = 1.04.
 METHODS = [DescentAscent(tau=0.05, eta=0.1), DescentAscent(tau=1.02, eta=0.0)]
 
 
@@ -25,7 +27,17 @@ def begun(checkpoint: Checkpoint | None, **settings: Any) -> Run:
     known = problems.infeasible()
     problem, (split,), cells = problems.table_of([known])
     sampler = problems.sampler_for(split, cells, 1)
-    return run(problem, METHODS, sampler, known.start, STEPS, every=1, compile=False, checkpoint=checkpoint, **settings)
+    return run(
+        problem,
+        METHODS,
+        sampler,
+        known.start,
+        STEPS,
+        every=1,
+        compile=False,
+        checkpoint=checkpoint,
+        **settings,
+    )
 
 
 def at(path: Path, every_s: float = 0.0) -> Checkpoint:
@@ -50,7 +62,9 @@ def same(left: Result, right: Result) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "settings"), [(3, {}), (STEPS - 2, {}), (60, {"primal": primal.Adam(lr=0.05)})], ids=str
+    ("steps", "settings"),
+    [(3, {}), (STEPS - 2, {}), (60, {"primal": primal.Adam(lr=0.05)})],
+    ids=str,
 )
 def test_a_resumed_run_has_the_end_and_the_diagnosis_of_the_whole(
     steps: int, settings: dict[str, Any], tmp_path: Path
@@ -70,7 +84,9 @@ def test_a_resumed_run_has_the_end_and_the_diagnosis_of_the_whole(
 
 def test_what_the_caller_measured_is_given_back(tmp_path: Path) -> None:
     restored: list[Any] = []
-    interrupted_after(5, Checkpoint(tmp_path / "run.pt", lambda: {"loss": [1.0, 2.0]}, restored.append, 0.0))
+    interrupted_after(
+        5, Checkpoint(tmp_path / "run.pt", lambda: {"loss": [1.0, 2.0]}, restored.append, 0.0)
+    )
     assert restored == []
     begun(Checkpoint(tmp_path / "run.pt", dict, restored.append, 0.0)).result()
     assert restored == [{"loss": [1.0, 2.0]}]
@@ -81,7 +97,7 @@ def test_it_is_written_when_it_is_due(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# A disk that fails ----------------------------------------------------------------------------------------------------
+# A disk that fails --------------------------------------------------------------------------------
 
 
 def cut_off(error: Exception) -> Callable[..., None]:
@@ -100,7 +116,11 @@ def refuse(*_: Any) -> None:
 
 FAILURES: dict[str, tuple[Any, str, Callable[..., None]]] = {
     "no space": (torch, "save", cut_off(OSError("no space left on device"))),
-    "torch's writer": (torch, "save", cut_off(RuntimeError("PytorchStreamWriter failed writing file"))),
+    "torch's writer": (
+        torch,
+        "save",
+        cut_off(RuntimeError("PytorchStreamWriter failed writing file")),
+    ),
     "no replacement": (os, "replace", refuse),
 }
 every_failure = pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)

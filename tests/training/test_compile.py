@@ -23,12 +23,17 @@ OLD = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
 
 needs_compiler = pytest.mark.skipif(
     OLD or not (shutil.which("g++") or shutil.which("clang++")),
-    reason="no C++ compiler on this machine, or a torch older than 2.11, whose compiler is not relied on",
+    reason=(
+        "no C++ compiler on this machine, or a torch older than 2.11, whose compiler is not"
+        " relied on"
+    ),
 )
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["SSLALM", pytest.param("StochasticGhost", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["SSLALM", pytest.param("StochasticGhost", marks=pytest.mark.slow)]
+)
 def test_compiled_equals_eager_and_other_numbers_are_not_baked_in(name: str) -> None:
     problem, sampler, x0 = classification()
     build = ALGORITHMS[name]
@@ -53,7 +58,9 @@ class Averaging(Algorithm[Drifting]):
 
     tau: float = 0.05
 
-    def init(self, x: torch.Tensor, m: int, first: object = None, equality: object = None) -> Drifting:
+    def init(
+        self, x: torch.Tensor, m: int, first: object = None, equality: object = None
+    ) -> Drifting:
         return Drifting(x.new_zeros(()), x.new_zeros(()))
 
     def update(self, x: torch.Tensor, state: Drifting, draw: Draw) -> tuple[torch.Tensor, Drifting]:
@@ -80,7 +87,14 @@ def test_a_compiled_step_that_is_not_finite_is_skipped_as_an_eager_one_is(scale:
     spoilt_problem = replace(problem, loss=spoilt)
     x0 = scale * x0[:3]
     eager, fast = (
-        run(spoilt_problem, DescentAscent(tau=0.5), sampler.seeded(0, 1, 2), x0, 60, compile=requested).result()
+        run(
+            spoilt_problem,
+            DescentAscent(tau=0.5),
+            sampler.seeded(0, 1, 2),
+            x0,
+            60,
+            compile=requested,
+        ).result()
         for requested in (False, True)
     )
     assert eager.skipped.sum() > 0
@@ -94,7 +108,10 @@ def test_a_compiled_step_that_is_not_finite_is_skipped_as_an_eager_one_is(scale:
 def test_a_state_keeps_its_precision_so_a_compiled_step_reads_what_was_written() -> None:
     problem, sampler, x0 = classification()
     single = replace(problem, data=problem.data.to(dtype=torch.float32))
-    ends = [run(single, Averaging(), sampler, x0[0].float(), 40, compile=fast).result() for fast in (True, False)]
+    ends = [
+        run(single, Averaging(), sampler, x0[0].float(), 40, compile=fast).result()
+        for fast in (True, False)
+    ]
     torch.testing.assert_close(ends[0].x, ends[1].x, rtol=1e-4, atol=1e-5)
     assert ends[0].monitors[0]["mean"] == pytest.approx(ends[1].monitors[0]["mean"], rel=1e-4)
     assert 0.2 < ends[1].monitors[0]["mean"] < 0.8
@@ -130,7 +147,9 @@ def test_without_a_compiler_a_long_run_says_so(monkeypatch: pytest.MonkeyPatch) 
     assert "no C++ compiler was found" in note
 
 
-def test_a_compiler_that_fails_is_only_fatal_if_compilation_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_is_only_fatal_if_compilation_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*args: object, **options: object) -> None:
         raise RuntimeError("cannot build")
 

@@ -1,4 +1,5 @@
-"""Steps as CUDA graphs: the numbers of steps launched one by one. Runs on machines with an NVIDIA GPU."""
+"""Steps as CUDA graphs: the numbers of steps launched one by one. Runs on machines with an NVIDIA
+GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fairbound import SGD, SSLALM, AdaptivePI, BatchSpec, DescentAscent, Problem, Sampler, SwitchingSubgradient, run
+from fairbound import (
+    SGD,
+    SSLALM,
+    AdaptivePI,
+    BatchSpec,
+    DescentAscent,
+    Problem,
+    Sampler,
+    SwitchingSubgradient,
+    run,
+)
 from fairbound.constraints.notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 from fairbound.data import Dataset, Split
@@ -31,9 +42,13 @@ def started(method: Algorithm[Any], compiled: bool, seeds: range, steps: int = 4
     data = Dataset(X, y, {"g": groups}).to("cuda")
     constraint = pairwise_loss_parity(2, bound=0.01).bind(data.groups["g"])
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Flatten(0)
+    )
     forward, x0 = make_functional(net.cuda())
-    sampler = Sampler(Split.all_train(300), constraint.cells, BatchSpec(objective=8, cell=8), seed=0)
+    sampler = Sampler(
+        Split.all_train(300), constraint.cells, BatchSpec(objective=8, cell=8), seed=0
+    )
     problem = Problem(forward, loss, constraint, data)
     return run(problem, method, sampler.seeded(*seeds), x0, steps, every=10, compile=compiled)
 
@@ -63,7 +78,9 @@ def test_runs_of_one_problem_may_take_turns() -> None:
     """They share the graph, and what one of them holds between two records is its own."""
     alone = [started(SSLALM(), True, seeds).result().x for seeds in (range(3), range(3, 6))]
     a = started(SSLALM(), True, range(3))
-    b = run(a._groups[0].problem, SSLALM(), shifted(a), a._groups[0].x[0], 40, every=10, compile=True)
+    b = run(
+        a._groups[0].problem, SSLALM(), shifted(a), a._groups[0].x[0], 40, every=10, compile=True
+    )
     for _ in zip(a, b, strict=True):
         pass
     assert torch.equal(a.result().x, alone[0])
@@ -73,5 +90,7 @@ def test_runs_of_one_problem_may_take_turns() -> None:
 def shifted(first: Run) -> list[Sampler]:
     """Samplers of the seeds 3, 4, 5 for the problem of a run."""
     problem = first._groups[0].problem
-    sampler = Sampler(Split.all_train(300), problem.constraints.cells, BatchSpec(objective=8, cell=8), seed=0)
+    sampler = Sampler(
+        Split.all_train(300), problem.constraints.cells, BatchSpec(objective=8, cell=8), seed=0
+    )
     return sampler.seeded(3, 4, 5)

@@ -1,4 +1,5 @@
-"""A model that cannot be vmapped runs alone: the same trajectories, records, signs and refusals as a stack of one."""
+"""A model that cannot be vmapped runs alone: the same trajectories, records, signs and refusals as
+a stack of one."""
 
 from __future__ import annotations
 
@@ -38,13 +39,16 @@ class OneByOne:
 
 
 class Outside(OneByOne):
-    """The same, computed outside autograd, as another library computes it: autograd sees one function of x."""
+    """The same, computed outside autograd, as another library computes it: autograd sees one
+    function of x."""
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         class Bridge(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, point: Tensor) -> Tensor:
-                found, ctx.pull = vjp(lambda at: OneByOne.__call__(self, at, inputs), point.detach())[:2]
+                found, ctx.pull = vjp(
+                    lambda at: OneByOne.__call__(self, at, inputs), point.detach()
+                )[:2]
                 return found
 
             @staticmethod
@@ -61,7 +65,9 @@ def alone(problem: Problem, kind: type[OneByOne] = OneByOne) -> Problem:
 
 def assert_same_runs(a: Any, b: Any, tolerance: float = 1e-9) -> None:
     for name in ("x", "output", "multipliers"):
-        assert torch.allclose(getattr(a, name), getattr(b, name), atol=tolerance, equal_nan=True), name
+        assert torch.allclose(getattr(a, name), getattr(b, name), atol=tolerance, equal_nan=True), (
+            name
+        )
     assert torch.equal(a.skipped, b.skipped)
     assert a.infeasible == b.infeasible
     for mine, theirs in zip(a.monitors, b.monitors, strict=True):
@@ -72,12 +78,16 @@ def assert_same_runs(a: Any, b: Any, tolerance: float = 1e-9) -> None:
 @pytest.mark.parametrize("kind", [OneByOne, Outside])
 def test_a_single_run_equals_a_stack_of_one(method: Algorithm[Any], kind: type[OneByOne]) -> None:
     problem, sampler, x0 = classification()
-    mine, theirs = (run(p, method, sampler, x0[0], 40).result() for p in (alone(problem, kind), problem))
+    mine, theirs = (
+        run(p, method, sampler, x0[0], 40).result() for p in (alone(problem, kind), problem)
+    )
     assert (mine.x - x0[0]).abs().max() > 1e-3
     assert_same_runs(mine, theirs)
 
 
-@pytest.mark.parametrize("name", ["DescentAscent, second draw", "SwitchingSubgradient", "Ghost, small box"])
+@pytest.mark.parametrize(
+    "name", ["DescentAscent, second draw", "SwitchingSubgradient", "Ghost, small box"]
+)
 @pytest.mark.parametrize("kind", ["regularizer", "rates", "function", "together", "absolute"])
 def test_any_problem_the_same(name: str, kind: str) -> None:
     problem, _, x0 = classification()
@@ -90,7 +100,11 @@ def test_any_problem_the_same(name: str, kind: str) -> None:
     )
     pair = problem.constraint
     one_sided = replace(
-        pair, contrast=pairwise(["0", "1"], two_sided=False), bound=pair.bound[:1], names=(), absolute=True
+        pair,
+        contrast=pairwise(["0", "1"], two_sided=False),
+        bound=pair.bound[:1],
+        names=(),
+        absolute=True,
     )  # |a - b| once: twice would leave the multipliers undetermined
     made = {
         "regularizer": replace(problem, regularizer=FairretNorm(column="group", levels=2)),
@@ -99,7 +113,9 @@ def test_any_problem_the_same(name: str, kind: str) -> None:
         "together": replace(problem, constraint=combine(problem.constraint, rates)),
         "absolute": replace(problem, constraint=one_sided),
     }[kind]
-    sampler = Sampler(Split.all_train(made.data.rows), made.constraint.cells, BatchSpec(6, 5), seed=2)
+    sampler = Sampler(
+        Split.all_train(made.data.rows), made.constraint.cells, BatchSpec(6, 5), seed=2
+    )
     mine, theirs = (run(p, METHODS[name], sampler, x0[1], 12).result() for p in (alone(made), made))
     assert_same_runs(mine, theirs)
 
@@ -117,7 +133,9 @@ def test_several_runs_go_one_after_another() -> None:
     methods = [SSLALM(), SGD(), SSLALM(tau=0.03)]
     samplers = sampler.seeded(0, 1, 2)
     going = run(alone(problem), methods, samplers, x0[:3], 12, every=5)
-    assert [(record.step, record.runs) for record in going] == [(k, (i,)) for i in range(3) for k in (5, 10, 12)]
+    assert [(record.step, record.runs) for record in going] == [
+        (k, (i,)) for i in range(3) for k in (5, 10, 12)
+    ]
     theirs = run(problem, methods, samplers, x0[:3], 12).result()
     assert_same_runs(going.result(), theirs)
     assert not going.compiled
@@ -126,7 +144,9 @@ def test_several_runs_go_one_after_another() -> None:
 
 
 @pytest.mark.parametrize("method", [SSLALM(), StochasticGhost(cap=2)])
-def test_steps_that_are_not_finite_are_skipped(method: Algorithm[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_steps_that_are_not_finite_are_skipped(
+    method: Algorithm[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """An example whose loss is NaN spoils the mini-batches that it is in, and nothing else."""
     problem, sampler, x0 = classification()
 
@@ -137,7 +157,9 @@ def test_steps_that_are_not_finite_are_skipped(method: Algorithm[Any], caplog: p
     spoilt[:1] = 2.0
     bad = replace(problem, loss=loss, data=replace(problem.data, y=spoilt))
     with caplog.at_level(logging.WARNING, logger="fairbound"):
-        mine, theirs = (run(p, method, sampler.seeded(5), x0[0], 80).result() for p in (alone(bad), bad))
+        mine, theirs = (
+            run(p, method, sampler.seeded(5), x0[0], 80).result() for p in (alone(bad), bad)
+        )
     assert 0 < int(mine.skipped[0]) < 80
     assert_same_runs(mine, theirs)
     assert "not finite" in caplog.text

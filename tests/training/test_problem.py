@@ -9,7 +9,17 @@ import torch
 from methods import bce, classification, network
 from torch import nn
 
-from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, initial_points, load_flat, make_functional, run
+from fairbound import (
+    BatchSpec,
+    Dataset,
+    Problem,
+    Sampler,
+    Split,
+    initial_points,
+    load_flat,
+    make_functional,
+    run,
+)
 from fairbound.algorithms import SGD, SSLALM, StochasticGhost
 from fairbound.constraints.cells import Cell, Cells
 from fairbound.constraints.constraint import FunctionConstraint
@@ -52,7 +62,10 @@ def test_what_is_not_read_is_nan_and_costs_no_rows() -> None:
     batch = batch_of(sampler)
     seen = []
     watched = Problem(
-        lambda x, X: (seen.append(len(X)), problem.forward(x, X))[1], bce, problem.constraint, problem.data
+        lambda x, X: (seen.append(len(X)), problem.forward(x, X))[1],
+        bce,
+        problem.constraint,
+        problem.data,
     )
     only_f = watched.sample(watched.gather(batch, "f"))(x0[0])
     only_c = watched.sample(watched.gather(batch, "c"))(x0[0])
@@ -62,9 +75,12 @@ def test_what_is_not_read_is_nan_and_costs_no_rows() -> None:
     both = problem.sample(problem.gather(batch, "fc"))(x0[0])
     assert torch.allclose(only_f.grad(f=1.0), both.grad(f=1.0))
     w = torch.ones(2, dtype=F64)
-    assert torch.allclose(only_c.grad(c=w * torch.tensor([1.0, 0.5])), both.grad(c=w * torch.tensor([1.0, 0.5])))
+    assert torch.allclose(
+        only_c.grad(c=w * torch.tensor([1.0, 0.5])), both.grad(c=w * torch.tensor([1.0, 0.5]))
+    )
     assert torch.allclose(only_c.jac(), both.jac())
-    assert only_f.grad(f=1.0, c=w).isnan().all()  # a method that reads what it did not declare cannot go unnoticed
+    # a method that reads what it did not declare cannot go unnoticed
+    assert only_f.grad(f=1.0, c=w).isnan().all()
     assert only_f.jac().isnan().all()
     assert only_c.grad(f=1.0).isnan().all()
 
@@ -100,7 +116,9 @@ def test_evaluate_counts_repeated_examples_and_takes_masks() -> None:
     losses = bce(problem.forward(x0[0], problem.data.X), problem.data.y)
     rows = torch.tensor([0, 0, 0, 1, 2, 3])  # groups 1, 1, 1, 0, 0, 1
     gap = losses[[1, 2]].mean() - losses[[0, 0, 0, 3]].mean()
-    assert torch.allclose(problem.evaluate(x0[0], rows).c[0], torch.stack([gap - 0.01, -gap - 0.01]))
+    assert torch.allclose(
+        problem.evaluate(x0[0], rows).c[0], torch.stack([gap - 0.01, -gap - 0.01])
+    )
     mask = torch.arange(240) < 50
     assert torch.equal(problem.evaluate(x0, mask).c, problem.evaluate(x0, torch.arange(50)).c)
     with pytest.raises(ValueError, match="no examples to evaluate on"):
@@ -115,7 +133,8 @@ def test_evaluate_names_a_cell_without_examples() -> None:
 
 
 def test_a_constraint_written_as_a_function() -> None:
-    """The norm of the weights and a rate of one group, beside a named notion; Ghost evaluates it batch by batch."""
+    """The norm of the weights and a rate of one group, beside a named notion; Ghost evaluates it
+    batch by batch."""
     problem, _, x0 = classification()
     groups = problem.data.groups["group"]
     own = FunctionConstraint(
@@ -128,14 +147,17 @@ def test_a_constraint_written_as_a_function() -> None:
     combined = combine(own, demographic_parity(2, bound=0.3)).bind(groups)
     problem = Problem(problem.forward, bce, combined, problem.data)
     sampler = Sampler(Split.all_train(240), combined.cells, BatchSpec(8, 8))
-    for method, steps in ((SSLALM(tau=0.03, eta=0.1), 400), (StochasticGhost(alpha=0.3, p0=0.6, cap=2, decay=0.0), 40)):
+    for method, steps in (
+        (SSLALM(tau=0.03, eta=0.1), 400),
+        (StochasticGhost(alpha=0.3, p0=0.6, cap=2, decay=0.0), 40),
+    ):
         result = run(problem, method, sampler.seeded(0, 1), 2 * x0[:2], steps).result()
         before, after = (problem.evaluate(x, torch.arange(240)).c for x in (2 * x0[:2], result.x))
         assert before[:, 1].min() > 0.1
         assert (after[:, :2] < 0.05).all()
 
 
-# Modules -------------------------------------------------------------------------------------------------------------
+# Modules ------------------------------------------------------------------------------------------
 
 
 def test_flat_parameters_and_back() -> None:
@@ -181,9 +203,13 @@ def test_a_last_layer_of_0_is_strictly_feasible_for_gaps() -> None:
 
 def test_no_last_layer_to_set_to_0_is_a_sentence() -> None:
     normed = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
-    with pytest.raises(ValueError, match=r"the last layer with parameters is 1 \(LayerNorm\), not a Linear"):
+    with pytest.raises(
+        ValueError, match=r"the last layer with parameters is 1 \(LayerNorm\), not a Linear"
+    ):
         zero_last_layer(normed)
-    with pytest.raises(ValueError, match=r"the last layer with parameters is none \(NoneType\), not a Linear"):
+    with pytest.raises(
+        ValueError, match=r"the last layer with parameters is none \(NoneType\), not a Linear"
+    ):
         zero_last_layer(nn.ReLU())
     frozen = nn.Linear(3, 1)
     frozen.bias.requires_grad_(False)
@@ -200,7 +226,9 @@ def test_frozen_parameters_stay_as_they_are() -> None:
     kept = module[0].weight.clone()
     forward, x = make_functional(module)
     assert x.shape == (37 - 24,)
-    result = run(Problem(forward, bce, problem.constraint, problem.data), SGD(), sampler, x, 20).result()
+    result = run(
+        Problem(forward, bce, problem.constraint, problem.data), SGD(), sampler, x, 20
+    ).result()
     load_flat(module, result.x[0])
     assert torch.equal(module[0].weight, kept)
     assert not torch.equal(make_functional(network())[1][:13], result.x[0])
@@ -209,13 +237,18 @@ def test_frozen_parameters_stay_as_they_are() -> None:
 def test_random_operations_inside_a_model_are_a_sentence() -> None:
     problem, sampler, x0 = classification()
     noisy = Problem(
-        lambda x, X: nn.functional.dropout(problem.forward(x, X), 0.5), bce, problem.constraint, problem.data
+        lambda x, X: nn.functional.dropout(problem.forward(x, X), 0.5),
+        bce,
+        problem.constraint,
+        problem.data,
     )
     with pytest.raises(ValueError, match="the model draws random numbers"):
         run(noisy, SGD(), sampler.seeded(0, 1), x0[:2], 5)
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(6), nn.BatchNorm1d(6, track_running_stats=False), nn.Dropout(0.3)])
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(6), nn.BatchNorm1d(6, track_running_stats=False), nn.Dropout(0.3)]
+)
 def test_layers_with_state_are_refused_in_stacked_runs(layer: nn.Module) -> None:
     problem, sampler, _ = classification(torch.float32)
     module = nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(6, 1))
@@ -231,13 +264,15 @@ def test_layers_with_state_are_refused_in_stacked_runs(layer: nn.Module) -> None
     assert torch.isfinite(run(stateful, SGD(), sampler.seeded(0, 1), x, 5).result().x).all()
 
 
-# What is refused -----------------------------------------------------------------------------------------------------
+# What is refused ----------------------------------------------------------------------------------
 
 
 def test_bad_datasets_are_sentences() -> None:
     X, y = torch.randn(5, 2), torch.ones(5)
     X[3, 1] = torch.nan
-    with pytest.raises(ValueError, match=r"X has 1 NaN or infinite entries \(columns WKHP; first in row 3\)"):
+    with pytest.raises(
+        ValueError, match=r"X has 1 NaN or infinite entries \(columns WKHP; first in row 3\)"
+    ):
         Dataset(X, y, names=["AGEP", "WKHP"])
     X = torch.randn(5, 2)
     with pytest.raises(ValueError, match="X has 5 rows but y has 4"):
@@ -253,26 +288,49 @@ def test_bad_datasets_are_sentences() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"loss": lambda out, y: bce(out, y).mean()}, r"must be per example; 3 examples gave shape \(\)"),
-        ({"loss": lambda out, y: (out[:, None] - y) ** 2}, r"must be per example; 3 examples gave shape \(3, 3\)"),
+        (
+            {"loss": lambda out, y: bce(out, y).mean()},
+            r"must be per example; 3 examples gave shape \(\)",
+        ),
+        (
+            {"loss": lambda out, y: (out[:, None] - y) ** 2},
+            r"must be per example; 3 examples gave shape \(3, 3\)",
+        ),
         ({"forward": lambda x, X: (X @ x[:4]).sum()}, "one output per example"),
-        ({"forward": lambda x, X: X @ x[:9]}, r"the model does not accept these arguments \(\(37,\) float64, \(3, 4\)"),
-        ({"loss": lambda out, y: bce(out[:, None], y)}, r"the loss does not accept these arguments \(\(3,\) float64"),
+        (
+            {"forward": lambda x, X: X @ x[:9]},
+            r"the model does not accept these arguments \(\(37,\) float64, \(3, 4\)",
+        ),
+        (
+            {"loss": lambda out, y: bce(out[:, None], y)},
+            r"the loss does not accept these arguments \(\(3,\) float64",
+        ),
     ],
 )
 def test_bad_shapes_are_sentences(change: dict, sentence: str) -> None:
     problem, sampler, x0 = classification()
-    parts = {"forward": problem.forward, "loss": bce, "constraint": problem.constraint, "data": problem.data} | change
+    parts = {
+        "forward": problem.forward,
+        "loss": bce,
+        "constraint": problem.constraint,
+        "data": problem.data,
+    } | change
     with pytest.raises(ValueError, match=sentence):
         run(Problem(**parts), SGD(), sampler, x0[0], 5)
 
 
 def test_wrong_precision_length_or_function_value_is_a_sentence() -> None:
     problem, sampler, x0 = classification()
-    with pytest.raises(ValueError, match=r"X is torch.float64 but the parameters are torch.float32; use data.to"):
+    with pytest.raises(
+        ValueError, match=r"X is torch.float64 but the parameters are torch.float32; use data.to"
+    ):
         run(problem, SGD(), sampler, x0[0].float(), 5)
-    with pytest.raises(ValueError, match="the model has 37 parameters, got a starting point of shape"):
+    with pytest.raises(
+        ValueError, match="the model has 37 parameters, got a starting point of shape"
+    ):
         run(problem, SGD(), sampler, x0[0][:5], 5)
-    own = FunctionConstraint(lambda batch: batch.parameters[0][:3], ("a", "b"), problem.constraint.cells)
+    own = FunctionConstraint(
+        lambda batch: batch.parameters[0][:3], ("a", "b"), problem.constraint.cells
+    )
     with pytest.raises(ValueError, match="must give values of shape"):
         run(Problem(problem.forward, bce, own, problem.data), SSLALM(), sampler, x0[0], 5)

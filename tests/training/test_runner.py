@@ -21,7 +21,8 @@ from fairbound.data.samplers import SamplerStack
 from fairbound.training.hyperparams import numbers, structure, with_hyperparams
 
 F64 = torch.float64
-REPRESENTATIVE = ("DescentAscent", "SSLALM", "TrackedSQP", "StochasticGhost")  # `check_algorithm` runs every method
+# `check_algorithm` runs every method
+REPRESENTATIVE = ("DescentAscent", "SSLALM", "TrackedSQP", "StochasticGhost")
 
 
 def test_records_come_at_their_steps_and_at_the_end() -> None:
@@ -43,7 +44,10 @@ def test_records_come_at_their_steps_and_at_the_end() -> None:
 def test_gradients_stay_on_for_whoever_reads_the_records() -> None:
     problem, sampler, x0 = classification()
     assert all(torch.is_grad_enabled() for _ in run(problem, SSLALM(), sampler, x0[0], 4, every=1))
-    assert not any(record.x.requires_grad for record in run(problem, SSLALM(), sampler, x0[0].requires_grad_(), 2))
+    assert not any(
+        record.x.requires_grad
+        for record in run(problem, SSLALM(), sampler, x0[0].requires_grad_(), 2)
+    )
 
 
 def test_means_are_over_the_later_steps() -> None:
@@ -53,7 +57,9 @@ def test_means_are_over_the_later_steps() -> None:
     result = going.result()
     late = [record for record in records if record.step > 12]
     assert torch.allclose(result.mean_x[0], torch.stack([r.x[0] for r in late]).mean(0))
-    assert torch.allclose(result.mean_multipliers[0], torch.stack([r.multipliers[0] for r in late]).mean(0))
+    assert torch.allclose(
+        result.mean_multipliers[0], torch.stack([r.multipliers[0] for r in late]).mean(0)
+    )
     assert run(problem, SGD(), sampler, x0[0], 5).result().mean_x is None
 
 
@@ -83,18 +89,28 @@ def test_a_grid_is_one_stack() -> None:
     assert structure(SSLALM()) != structure(SSLALM(samples=3))
     assert structure(StochasticGhost(p0=0.4)) != structure(StochasticGhost(p0=0.6))
     assert structure(SGD(tau=Linear(0.1, 10))) == structure(SGD(tau=Linear(0.2, 20)))
-    assert numbers(SGD(tau=Linear(0.1, 10))) == {"tau.start": 0.1, "tau.steps": 10.0, "tau.end": 0.05}
-    assert with_hyperparams(SGD(tau=Linear(0.1, 10)), {"tau.start": 0.3}) == SGD(tau=Linear(0.3, 10))
+    assert numbers(SGD(tau=Linear(0.1, 10))) == {
+        "tau.start": 0.1,
+        "tau.steps": 10.0,
+        "tau.end": 0.05,
+    }
+    assert with_hyperparams(SGD(tau=Linear(0.1, 10)), {"tau.start": 0.3}) == SGD(
+        tau=Linear(0.3, 10)
+    )
 
 
-# What is refused or survived -----------------------------------------------------------------------------------------
+# What is refused or survived ----------------------------------------------------------------------
 
 
 def test_a_loss_that_is_not_finite_at_the_start_changes_nothing() -> None:
     problem, sampler, x0 = classification()
-    broken = Problem(lambda x, X: problem.forward(x, X) / 0.0, bce, problem.constraint, problem.data)
+    broken = Problem(
+        lambda x, X: problem.forward(x, X) / 0.0, bce, problem.constraint, problem.data
+    )
     kept = x0.clone()
-    with pytest.raises(ValueError, match=r"NaN or infinite at the starting point of runs \[0, 1\]; nothing was run"):
+    with pytest.raises(
+        ValueError, match=r"NaN or infinite at the starting point of runs \[0, 1\]; nothing was run"
+    ):
         run(broken, SSLALM(), sampler.seeded(0, 1), x0[:2], 5)
     assert torch.equal(x0, kept)
     x0[1, 3] = torch.inf
@@ -107,7 +123,8 @@ def test_a_loss_that_is_not_finite_at_the_start_changes_nothing() -> None:
 def test_a_mini_batch_that_is_not_finite_is_skipped_and_counted(
     name: str, poison: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One row in 240 makes the loss NaN or infinite: steps that meet it are left out, the rest go on as they were."""
+    """One row in 240 makes the loss NaN or infinite: steps that meet it are left out, the rest go
+    on as they were."""
     problem, sampler, x0 = classification()
     marked = problem.data.X[17].clone()
 
@@ -115,7 +132,9 @@ def test_a_mini_batch_that_is_not_finite_is_skipped_and_counted(
         return bce(outputs[:, 0], labels) * outputs[:, 1]
 
     def forward(x: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-        return torch.stack([problem.forward(x, X), torch.where((marked == X).all(1), poison, 1.0).to(x.dtype)], 1)
+        return torch.stack(
+            [problem.forward(x, X), torch.where((marked == X).all(1), poison, 1.0).to(x.dtype)], 1
+        )
 
     poisoned = Problem(forward, loss, problem.constraint, problem.data)
     result = run(poisoned, ALGORITHMS[name](), sampler.seeded(0, 1, 2), x0[:3], 60).result()
@@ -134,7 +153,8 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BreaksItsState(Algorithm[Total]):
-    """SGD whose state, and nothing else, is not finite at some steps, which its own random number chooses."""
+    """SGD whose state, and nothing else, is not finite at some steps, which its own random number
+    chooses."""
 
     bad: float = torch.inf
     tau: float = 0.1
@@ -178,7 +198,13 @@ def test_bad_calls_are_sentences() -> None:
     with pytest.raises(ValueError, match="2 methods for 3 runs"):
         run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
     with pytest.raises(ValueError, match="makes 2 draws a step but the sampler has 3 sizes"):
-        run(problem, SSLALM(), Sampler(Split.all_train(240), problem.constraint.cells, [BatchSpec(2, 2)] * 3), x0[0], 5)
+        run(
+            problem,
+            SSLALM(),
+            Sampler(Split.all_train(240), problem.constraint.cells, [BatchSpec(2, 2)] * 3),
+            x0[0],
+            5,
+        )
     with pytest.raises(ValueError, match="average_from must be a step from 0 to 4, got 5"):
         run(problem, SGD(), sampler, x0[0], 5, average_from=5)
     with pytest.raises(ValueError, match="0 methods for"):
@@ -189,7 +215,8 @@ def test_bad_calls_are_sentences() -> None:
     with pytest.raises(ValueError, match="SSLALM needs constraints, and the problem has none"):
         run(Problem(problem.forward, bce, None, problem.data), SSLALM(), sampler, x0[0], 5)
     with pytest.raises(
-        ValueError, match=r"the sampler draws from 0 cells \(\) but the constraint is about 2 cells \(0, 1\)"
+        ValueError,
+        match=r"the sampler draws from 0 cells \(\) but the constraint is about 2 cells \(0, 1\)",
     ):
         run(problem, SSLALM(), Sampler(Split.all_train(240)), x0[0], 5)
 
@@ -198,13 +225,16 @@ def test_a_sampler_for_other_groups_is_refused() -> None:
     problem, _, x0 = classification()
     other = pairwise_loss_parity(2, bound=0.01).bind(1 - problem.data.groups["group"])
     with pytest.raises(ValueError, match="or their examples differ"):
-        run(problem, SSLALM(), Sampler(Split.all_train(240), other.cells, BatchSpec(6, 5)), x0[0], 5)
+        run(
+            problem, SSLALM(), Sampler(Split.all_train(240), other.cells, BatchSpec(6, 5)), x0[0], 5
+        )
 
 
 @pytest.mark.parametrize("name", [*REPRESENTATIVE, "SwitchingSubgradient"])
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison: float) -> None:
-    """The value of c is bad in some batches, its gradient never: switching would step on it, SSL-ALM reset itself."""
+    """The value of c is bad in some batches, its gradient never: switching would step on it,
+    SSL-ALM reset itself."""
     problem, sampler, x0 = classification()
     marked = problem.data.X[17]
 
@@ -217,16 +247,27 @@ def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison:
         return torch.stack([problem.forward(x, X), (marked == X).all(1).to(x.dtype)], 1)
 
     own = FunctionConstraint(fun, ("a", "b"), problem.constraint.cells)
-    loss = lambda out, y: bce(out[:, 0], y)  # noqa: E731
-    going = run(Problem(forward, loss, own, problem.data), ALGORITHMS[name](), sampler, x0[0], 80, every=1)
+
+    def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return bce(out[:, 0], y)
+
+    going = run(
+        Problem(forward, loss, own, problem.data), ALGORITHMS[name](), sampler, x0[0], 80, every=1
+    )
     hits, before = 0, x0[0]
     stack = SamplerStack([sampler], ALGORITHMS[name]().draws, ALGORITHMS[name]().batch_size_probs)
     for k, record in enumerate(going):
         if ALGORITHMS[name]().batch_size_probs is None:
             evaluates = ALGORITHMS[name]().evaluates
-            met = any((b.cells == 17).any() for b, r in zip(stack.block(k, 1), evaluates, strict=True) if "c" in r)
+            met = any(
+                (b.cells == 17).any()
+                for b, r in zip(stack.block(k, 1), evaluates, strict=True)
+                if "c" in r
+            )
             hits += int(met)
-            assert torch.equal(record.x[0], before) == met, "a step that met the bad example must change nothing"
+            assert torch.equal(record.x[0], before) == met, (
+                "a step that met the bad example must change nothing"
+            )
         before = record.x[0]
     result = going.result()
     assert result.skipped[0] > 0
@@ -245,11 +286,14 @@ def test_an_interrupted_run_has_no_result() -> None:
 
 
 def test_integer_inputs_and_a_constraint_without_cells() -> None:
-    """An embedding with a bound on its weights; by hand and by the runner, the output rule's coin included."""
+    """An embedding with a bound on its weights; by hand and by the runner, the output rule's coin
+    included."""
     rows = 60
     X, y = torch.arange(rows)[:, None] % 7, (torch.arange(rows) % 2).to(F64)
     own = FunctionConstraint(
-        lambda batch: (batch.parameters[0].square().sum() / 4 - 1).reshape(1), ("norm",), Cells((), ())
+        lambda batch: (batch.parameters[0].square().sum() / 4 - 1).reshape(1),
+        ("norm",),
+        Cells((), ()),
     )
     problem = Problem(lambda x, Z: x[Z[:, 0]], bce, own, Dataset(X, y))
     sampler = Sampler(Split.all_train(rows), sizes=BatchSpec(5, 5), seed=3)
@@ -261,7 +305,9 @@ def test_integer_inputs_and_a_constraint_without_cells() -> None:
         source, x, method = problem.source(sampler), x0.clone(), build()
         state = method.init(x, 1, source.first(method.evaluates)(x))
         for _ in range(40):
-            d, state = method.update(x, state, source.next(method.evaluates, method.batch_size_probs))
+            d, state = method.update(
+                x, state, source.next(method.evaluates, method.batch_size_probs)
+            )
             x = x + d
         assert (result.x[0] - x).abs().max() < 1e-9, name
         assert (result.output[0] - method.output(x, state)).abs().max() < 1e-9, name
@@ -270,30 +316,41 @@ def test_integer_inputs_and_a_constraint_without_cells() -> None:
 def test_sgd_needs_no_constraint_and_never_evaluates_one() -> None:
     problem, _, x0 = classification()
     sampler = Sampler(Split.all_train(240))
-    free = run(Problem(problem.forward, bce, None, problem.data), SGD(), sampler, x0[0], 10).result()
+    free = run(
+        Problem(problem.forward, bce, None, problem.data), SGD(), sampler, x0[0], 10
+    ).result()
     bound = run(problem, SGD(), sampler, x0[0], 10).result()
     assert torch.equal(free.x, bound.x)
     with_cells = Sampler(Split.all_train(240), problem.constraint.cells)
     assert torch.equal(
-        run(Problem(problem.forward, bce, None, problem.data), SGD(), with_cells, x0[0], 10).result().x, free.x
+        run(Problem(problem.forward, bce, None, problem.data), SGD(), with_cells, x0[0], 10)
+        .result()
+        .x,
+        free.x,
     )
 
 
 def test_multipliers_can_be_moved_by_rows_of_their_own() -> None:
-    """The train rows meet the bound by construction, the multipliers' rows break it: only those can move them."""
+    """The train rows meet the bound by construction, the multipliers' rows break it: only those can
+    move them."""
     rows = 400
     groups, held = torch.arange(rows) % 2, torch.arange(rows) >= 200
     X = torch.ones(rows, 1, dtype=F64)
-    y = torch.where(held, groups * 2.0, 1.0).to(F64)  # the same labels for both groups in train, 0 and 2 elsewhere
+    # the same labels for both groups in train, 0 and 2 elsewhere
+    y = torch.where(held, groups * 2.0, 1.0).to(F64)
     constraint = pairwise_loss_parity(2, bound=0.01).bind(groups)
-    problem = Problem(lambda x, Z: Z @ x, lambda out, label: (out - label) ** 2, constraint, Dataset(X, y))
+    problem = Problem(
+        lambda x, Z: Z @ x, lambda out, label: (out - label) ** 2, constraint, Dataset(X, y)
+    )
     split = Split(torch.arange(200), dual=torch.arange(200, 400))
     x0 = torch.full((1,), 1.5, dtype=F64)
     moved = {}
     for pool in ("train", "dual"):
         sampler = Sampler(split, constraint.cells, (BatchSpec(8, 8), BatchSpec(8, 8, pool=pool)))
         moved[pool] = (
-            run(problem, DescentAscent(second=True, tau=0.0, eta=0.1), sampler, x0, 20).result().multipliers.max()
+            run(problem, DescentAscent(second=True, tau=0.0, eta=0.1), sampler, x0, 20)
+            .result()
+            .multipliers.max()
         )
     assert moved["train"] == 0
     assert moved["dual"] > 1

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # cells that spreadsheets compute rather than show
+# cells that spreadsheets compute rather than show
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_place(path: Path | str | None, inputs: Iterable[Path | str | None] = ()) -> None:
-    """Refuse a file that cannot be written, or that is one of the inputs by any path or link, before a long
-    computation; "-" and None are fine."""
+    """Refuse a file that cannot be written, or that is one of the inputs by any path or link,
+    before a long computation; "-" and None are fine."""
     if path is None or str(path) == "-":
         return
     path = Path(path)
@@ -23,9 +24,13 @@ def check_place(path: Path | str | None, inputs: Iterable[Path | str | None] = (
         raise IsADirectoryError(f"{path} is a folder; name a file, such as {path / 'out'}")
     for source in inputs:
         if source is not None and is_same_file(path, source):
-            raise ValueError(f"the output {path} is the input {source}, which would be lost; name another file")
+            raise ValueError(
+                f"the output {path} is the input {source}, which would be lost; name another file"
+            )
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} for {path.name}; make it, or name another")
+        raise FileNotFoundError(
+            f"there is no folder {path.parent} for {path.name}; make it, or name another"
+        )
     try:  # where a file will be written beside this one, or into it
         if path.exists() and not path.is_file():
             with path.open("a"):
@@ -37,16 +42,20 @@ def check_place(path: Path | str | None, inputs: Iterable[Path | str | None] = (
 
 
 def check_folder(folder: Path, inputs: Iterable[Path | str]) -> None:
-    """Refuse a folder of outputs that is a file, or in which an input lies: what is written there may replace it."""
+    """Refuse a folder of outputs that is a file, or in which an input lies: what is written there
+    may replace it."""
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file; name a folder")
     for source in map(Path, inputs):
         if source.is_file() and source.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"the input {source} lies in the output folder {folder}; name another folder")
+            raise ValueError(
+                f"the input {source} lies in the output folder {folder}; name another folder"
+            )
 
 
 def is_same_file(a: Path | str, b: Path | str) -> bool:
-    """Whether two paths lead to one file, through links or not; a file that is not there yet is known by its path."""
+    """Whether two paths lead to one file, through links or not; a file that is not there yet is
+    known by its path."""
     try:
         return os.path.samefile(a, b)
     except OSError:  # one of them does not exist
@@ -54,7 +63,8 @@ def is_same_file(a: Path | str, b: Path | str) -> bool:
 
 
 def csv_text(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    r"""A CSV table. Text that a spreadsheet would run as a formula begins with an apostrophe; numbers stay.
+    r"""A CSV table. Text that a spreadsheet would run as a formula begins with an apostrophe;
+    numbers stay.
 
     >>> print(csv_text(["group", "gap"], [["=1+1", -0.5], ["b", None]]), end="")
     group,gap
@@ -73,8 +83,9 @@ def harmless(value: Any) -> Any:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write next to it, then rename: a reader never sees a partial file, a full disk keeps the old one. Through a
-    link, its target is replaced; what is no regular file (a pipe, /dev/stdout) is written to."""
+    """Write next to it, then rename: a reader never sees a partial file, a full disk keeps the old
+    one. Through a link, its target is replaced; what is no regular file (a pipe, /dev/stdout) is
+    written to."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         try:
@@ -89,7 +100,8 @@ def write_text(path: Path | str, text: str) -> None:
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:  # file names may hold no text
+        # file names may hold no text
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
         umask = os.umask(0)
         os.umask(umask)

@@ -1,4 +1,5 @@
-"""Optional packages: loaded where they are used, and a sentence that says what to install where they are not."""
+"""Optional packages: loaded where they are used, and a sentence that says what to install where
+they are not."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""HTML pages in a single file that needs no network, now or later: Jinja2 templates with figures of `drawing`.
+"""HTML pages in a single file that needs no network, now or later: Jinja2 templates with figures of
+`drawing`.
 
-`base.html` is the frame, with a policy by which the browser itself refuses whatever is not in the file; `page.css` and
-`page.js` are the style and the script of every page, in light, in dark and on paper; `macros.html` has the parts that
-pages share. Whatever a template shows is escaped, unless it says otherwise.
+`base.html` is the frame, with a policy by which the browser itself refuses whatever is not in the
+file; `page.css` and `page.js` are the style and the script of every page, in light, in dark and on
+paper; `macros.html` has the parts that pages share. Whatever a template shows is escaped, unless it
+says otherwise.
 """
 
 from __future__ import annotations
@@ -44,8 +46,11 @@ def render(template: str, **values: Any) -> str:
 def _environment() -> Any:
     jinja2 = need("jinja2", "report", "The HTML page")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fairbound._utils"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.PackageLoader("fairbound._utils"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+    )
     environment.filters["svg"] = lambda figure: svg(figure, f"f{next(environment.figures)}")
     return environment

@@ -1,8 +1,9 @@
 """One random stream per run, as a function of (seed, step, slot): a counter-based generator.
 
-There is no state to advance, so a run draws the same numbers alone or in a stack, step by step or in blocks of many
-steps, on a CPU or a GPU, from the start or resumed in the middle. The function is SplitMix64's finaliser (Steele,
-Lea, Flood 2014) over two levels: seed and step give a key, key and slot give the number.
+There is no state to advance, so a run draws the same numbers alone or in a stack, step by step or
+in blocks of many steps, on a CPU or a GPU, from the start or resumed in the middle. The function is
+SplitMix64's finaliser (Steele, Lea, Flood 2014) over two levels: seed and step give a key, key and
+slot give the number.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ WEYL = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio's 64-bit fraction, as 
 FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 SECOND = 0x94D049BB133111EB - (1 << 64)
 
-UNIFORM, LEVEL, EXAMPLES = 0, 1, 2  # slots of a step: its uniform number, its level, then its examples
+# slots of a step: its uniform number, its level, then its examples
+UNIFORM, LEVEL, EXAMPLES = 0, 1, 2
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:

@@ -10,7 +10,8 @@ MOST_NAMED = 12
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """The names that are near or contain it, whatever their case; where none does, those that there are.
+    """The names that are near or contain it, whatever their case; where none does, those that there
+    are.
 
     >>> did_you_mean("Rase", ["race", "sex"]), did_you_mean("income", ["race", "sex"])
     ('did you mean race?', 'there are race, sex')
@@ -35,12 +36,15 @@ def counted(number: int, noun: str) -> str:
 
 
 def marked_rows(marked: Any, number: Any = None) -> str:
-    """How many rows are marked, and the first of them as a spreadsheet numbers it; `number` is the index in the table
-    of each row, where there are some only.
+    """How many rows are marked, and the first of them as a spreadsheet numbers it; `number` is the
+    index in the table of each row, where there are some only.
 
     >>> import numpy
     >>> marked_rows(numpy.array([False, True, True]))
     '2 of 3 rows (first: row 3, with the header as row 1)'
     """
     first = int(marked.argmax() if number is None else number[marked.argmax()])
-    return f"{int(marked.sum()):,} of {counted(len(marked), 'row')} (first: row {first + 2}, with the header as row 1)"
+    return (
+        f"{int(marked.sum()):,} of {counted(len(marked), 'row')} (first: row {first + 2}, with the"
+        " header as row 1)"
+    )

@@ -39,7 +39,11 @@ class LazySequence(Sequence[T]):
         return f"<{self._length} entries, {self[:2]} ...>"
 
     def __eq__(self, other: Any) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other))  # noqa: B905
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=False))
+        )
 
     __hash__ = None  # type: ignore[assignment]
 

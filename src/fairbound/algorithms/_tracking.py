@@ -4,9 +4,10 @@ r"""Running averages of the gradients and constraints of mini-batches, at a poin
     R+ = (1 - a) R + a grad of the cell means(x, zeta),   J = the Jacobian that R combines to
     c+ = (1 - a) (c + J (x - x_prev)) + a c(x, zeta)              with the old R
 
-The correction moves the old average of c to the new point, to first order: without noise and with linear constraints
-c+ is c(x) whatever path x takes. J is combined from the gradients of the cell means, of which there are as many as
-groups, not as constraints (all pairs of 5 groups: 20 constraints, 5 cells).
+The correction moves the old average of c to the new point, to first order: without noise and with
+linear constraints c+ is c(x) whatever path x takes. J is combined from the gradients of the cell
+means, of which there are as many as groups, not as constraints (all pairs of 5 groups: 20
+constraints, 5 cells).
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ class Averages(NamedTuple):
 
     @staticmethod
     def start(x: Tensor, m: int, first: Estimate | None) -> Averages:
-        """Before the first estimate, which counts in full; `first` shows how many rows there are (m without it)."""
+        """Before the first estimate, which counts in full; `first` shows how many rows there are (m
+        without it)."""
         rows = m if first is None or first.cells is None else first.cells.size
-        return Averages(torch.zeros_like(x), x.new_zeros(m), x.new_zeros(rows, x.shape[0]), x.clone())
+        return Averages(
+            torch.zeros_like(x), x.new_zeros(m), x.new_zeros(rows, x.shape[0]), x.clone()
+        )
 
     def updated(self, x: Tensor, e: Estimate, a: float | Tensor) -> tuple[Averages, Tensor]:
         """With a new estimate, which counts a; and the averaged Jacobian (m, n)."""

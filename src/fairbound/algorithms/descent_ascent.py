@@ -1,21 +1,26 @@
-r"""Stochastic gradient descent-ascent on the Lagrangian L(x, y) = F(x) + y'C(x), y_i >= 0 where C_i <= 0.
+r"""Stochastic gradient descent-ascent on the Lagrangian L(x, y) = F(x) + y'C(x), y_i >= 0 where C_i
+<= 0.
 
-    x+ = x - tau_k * (grad f(x, xi) + J(x, zeta)' y)             primal step with the old multipliers
-    y+ = min([y + eta_k * c(x, zeta')]_+, y_max)                 zeta' = zeta, or a second draw (`second=True`)
+    x+ = x - tau_k * (grad f(x, xi) + J(x, zeta)' y)
+            primal step with the old multipliers
+    y+ = min([y + eta_k * c(x, zeta')]_+, y_max)
+            zeta' = zeta, or a second draw (`second=True`)
 
-The primal step acts as one of length tau (1 + sum |y|) on a weighted mean of f and c: with many constraints, or large
-multipliers, it grows until it diverges.
+The primal step acts as one of length tau (1 + sum |y|) on a weighted mean of f and c: with many
+constraints, or large multipliers, it grows until it diverges.
 
-The primal step uses the old y: with the new one the same mini-batch would stand in the weight and in the Jacobian, a
-hidden one-sample penalty of size eta. A second draw may come from a held-out dual set, so that examples which the
-primal step never sees move the multipliers. The multiplier of an equality is not projected.
+The primal step uses the old y: with the new one the same mini-batch would stand in the weight and
+in the Jacobian, a hidden one-sample penalty of size eta. A second draw may come from a held-out
+dual set, so that examples which the primal step never sees move the multipliers. The multiplier of
+an equality is not projected.
 
-The dual step belongs to the size s of c: it acts as eta s^2, which takes some 1 / (eta s^2) steps to arrive and
-oscillates above the curvature of L, so no one number serves every size. The default 0.1 is for constraints of size 0.1
-to 1, as losses and rates are (benchmarks/defaults.py): divide a larger constraint by its size.
+The dual step belongs to the size s of c: it acts as eta s^2, which takes some 1 / (eta s^2) steps
+to arrive and oscillates above the curvature of L, so no one number serves every size. The default
+0.1 is for constraints of size 0.1 to 1, as losses and rates are (benchmarks/defaults.py): divide a
+larger constraint by its size.
 
-It diverges where L(., y*) has negative curvature (problem P4 of benchmarks/defaults.py): use an augmented Lagrangian
-there.
+It diverges where L(., y*) has negative curvature (problem P4 of benchmarks/defaults.py): use an
+augmented Lagrangian there.
 """
 
 from __future__ import annotations
@@ -66,13 +71,23 @@ class DescentAscent(MultiplierMethod[State]):
 
     @property
     def row_wise(self) -> bool:
-        return not isinstance(self.eta, tuple)  # a tuple's entries belong to the constraints in their order
+        # a tuple's entries belong to the constraints in their order
+        return not isinstance(self.eta, tuple)
 
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
-        return State(like.new_zeros(m), like.new_zeros(()), like.new_zeros(()), equality_mask(like, m, equality))
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> State:
+        return State(
+            like.new_zeros(m),
+            like.new_zeros(()),
+            like.new_zeros(()),
+            equality_mask(like, m, equality),
+        )
 
     def step(self, state: State, *values: Tensor) -> tuple[Tensor, State]:
         c = values[-1]
         y = state.y + per_constraint(self.eta, state.k, len(c)) * c
-        y, at_cap = capped(torch.where(state.equality > 0, y, torch.relu(y)), self.y_max, state.capped)
+        y, at_cap = capped(
+            torch.where(state.equality > 0, y, torch.relu(y)), self.y_max, state.capped
+        )
         return state.y, State(y, state.k + 1, at_cap, state.equality)

@@ -1,7 +1,8 @@
-"""Signs that a run diverges, or solves a problem without a solution, read from what was recorded on the way.
+"""Signs that a run diverges, or solves a problem without a solution, read from what was recorded on
+the way.
 
-Each sign is a sentence about what the records show, not a proof: multipliers also grow while a run is far from its end,
-and while one diverges. Where both signs are seen, both are reported.
+Each sign is a sentence about what the records show, not a proof: multipliers also grow while a run
+is far from its end, and while one diverges. Where both signs are seen, both are reported.
 """
 
 from __future__ import annotations
@@ -14,22 +15,27 @@ from torch import Tensor
 
 from fairbound.core import violations
 
-# Multipliers at the end against the middle: linear growth, the mark of infeasibility, gives 2; with falling steps 1.3.
+# Multipliers at the end against the middle: linear growth, the mark of infeasibility, gives 2; with
+# falling steps 1.3.
 GROWTH = 1.1
 STILL = 1e-3  # |d| at the end against its largest value on the way: the direction has died out
 VIOLATED = 1e-3  # kappa above this is a violation that the direction no longer reduces
-# A constraint's force this many times the objective's, and growing: constraints that contradict each other gain up to 1
-# in every 60 steps, without end; noise slows it down.
+# A constraint's force this many times the objective's, and growing: constraints that contradict
+# each other gain up to 1 in every 60 steps, without end; noise slows it down.
 FORCE = 5.0
-FULL = 0.99  # of an exact penalty's weight, as a mean over steps: the constraint is violated for good
+# of an exact penalty's weight, as a mean over steps: the constraint is violated for good
+FULL = 0.99
 WINDOW = 5  # records whose median is a level: one bad mini-batch is no divergence
 LOSS_GROWTH = 10.0  # growth of the loss, in units of its size at the start, that is divergence
-# ... if the violation has grown as well: from a start where the loss is small, it grows until the constraints hold.
+# ... if the violation has grown as well: from a start where the loss is small, it grows until the
+# constraints hold.
 VIOLATION_GROWTH = 1.5
-EXPLODED = 100.0  # growth of the violation, in units of its size at the start, that is divergence by itself
+# growth of the violation, in units of its size at the start, that is divergence by itself
+EXPLODED = 100.0
 SMALLEST = 0.01  # ... of a size that is at least this: constraints of less are near their bounds
 STANDS = 0.1  # of the size of the constraints at the start: a violation below that is a small error
-STEADY = 0.9  # smallest against median violation of the second half: it no longer falls, and is no noise around 0
+# smallest against median violation of the second half: it no longer falls, and is no noise around 0
+STEADY = 0.9
 
 
 def recorded(
@@ -39,7 +45,8 @@ def recorded(
     c: Tensor | None = None,
     equality: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """What a history keeps of a step: scalars, or (R,) of R runs whose multipliers and constraints are (R, m)."""
+    """What a history keeps of a step: scalars, or (R,) of R runs whose multipliers and constraints
+    are (R, m)."""
     record = dict(monitors)
     if multipliers is not None and multipliers.shape[-1]:
         # Of the positive part: while slacks catch up, SSL-ALM's are negative.
@@ -53,7 +60,8 @@ def recorded(
 
 
 def sign_of_divergence(history: Mapping[str, Sequence[float]]) -> str | None:
-    """A sentence if the loss of one run has grown far beyond its size at the start, and the violation with it."""
+    """A sentence if the loss of one run has grown far beyond its size at the start, and the
+    violation with it."""
     if "objective" not in history:
         return None
     known = [i for i, f in enumerate(history["objective"]) if not isnan(f)]
@@ -71,7 +79,10 @@ def sign_of_divergence(history: Mapping[str, Sequence[float]]) -> str | None:
         loss_grew = loss_grew and violated > VIOLATION_GROWTH * abs(start)
         growth = f"from {max(start, 0.0):.3g} to {violated:.3g}"
         if not loss_grew and violated > EXPLODED * size:
-            return f"the largest violation grew {growth}: the run diverges; use a smaller step, or a larger eta or rho"
+            return (
+                f"the largest violation grew {growth}: the run diverges; use a smaller step, or a"
+                " larger eta or rho"
+            )
         grew += f" and the largest violation {growth}"
     if not loss_grew:
         return None
@@ -79,8 +90,8 @@ def sign_of_divergence(history: Mapping[str, Sequence[float]]) -> str | None:
     if total < 1:
         return f"{grew}: the run diverges; use a smaller step"
     return (
-        f"{grew} while the multipliers sum to {total:.3g}: the run diverges, since the effective step is "
-        "lr * (1 + sum of the multipliers); use a smaller step or a smaller eta"
+        f"{grew} while the multipliers sum to {total:.3g}: the run diverges, since the effective"
+        " step is lr * (1 + sum of the multipliers); use a smaller step or a smaller eta"
     )
 
 
@@ -88,7 +99,10 @@ def signs_of_divergence(history: Mapping[str, Tensor]) -> list[str | None]:
     """One sentence or None for every run; `history` maps a name to its values (records, R)."""
     runs = next(iter(history.values())).shape[1] if history else 0
     lists = {name: values.T.tolist() for name, values in history.items()}
-    return [sign_of_divergence({name: values[run] for name, values in lists.items()}) for run in range(runs)]
+    return [
+        sign_of_divergence({name: values[run] for name, values in lists.items()})
+        for run in range(runs)
+    ]
 
 
 def signs_of_infeasibility(history: Mapping[str, Tensor], steps: Sequence[int]) -> list[str | None]:
@@ -108,9 +122,14 @@ def signs_of_infeasibility(history: Mapping[str, Tensor], steps: Sequence[int]) 
 def _no_feasible_step(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
     count, saved = history.get("feasible_steps"), history.get("saved")
     if count is not None and count[-1] <= count[half]:
-        return f"no feasible step among the last {steps[-1] - steps[half]}: the constraints never met their tolerance"
+        return (
+            f"no feasible step among the last {steps[-1] - steps[half]}: the constraints never met"
+            " their tolerance"
+        )
     if saved is not None and saved[-1] <= 0:
-        return "no iterate was saved for the output, so the last one is returned; k0 may be too large"
+        return (
+            "no iterate was saved for the output, so the last one is returned; k0 may be too large"
+        )
     return None
 
 
@@ -119,8 +138,9 @@ def _resets(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> s
         count = history.get(name)
         if count is not None and count[-1] > count[half]:
             return (
-                f"the multipliers {event} {int(count[-1])} times, {int(count[-1] - count[half])} of them in the second "
-                "half: the problem is infeasible, or y_max is below the multipliers that solve it"
+                f"the multipliers {event} {int(count[-1])} times, {int(count[-1] - count[half])} of"
+                " them in the second half: the problem is infeasible, or y_max is below the"
+                " multipliers that solve it"
             )
     return None
 
@@ -130,8 +150,8 @@ def _full_weight(history: Mapping[str, Tensor], half: int, steps: Sequence[int])
     if share is None or share[half:].min() < FULL:
         return None
     return (
-        "the penalty of a constraint stands at its full weight: the problem is infeasible, or its multiplier is larger "
-        "than the weight; raise it"
+        "the penalty of a constraint stands at its full weight: the problem is infeasible, or its"
+        " multiplier is larger than the weight; raise it"
     )
 
 
@@ -148,13 +168,15 @@ def _growing_force(history: Mapping[str, Tensor], half: int, steps: Sequence[int
     if not 0.5 * early < late < 2 * early:  # it is being met, or the run moves away
         return None
     return (
-        f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]}, {force[half]:.3g} "
-        f"times at step {steps[half]}: no model may meet it, the constraints contradict each other, or the run is too "
-        "short"
+        f"a constraint pulls {force[-1]:.3g} times as hard as the objective at step {steps[-1]},"
+        f" {force[half]:.3g} times at step {steps[half]}: no model may meet it, the constraints"
+        " contradict each other, or the run is too short"
     )
 
 
-def _growing_multipliers(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
+def _growing_multipliers(
+    history: Mapping[str, Tensor], half: int, steps: Sequence[int]
+) -> str | None:
     # Ghost's are a subproblem's and do not accumulate; forces have no unit and say more
     if "multiplier_norm" not in history or "kappa" in history or "force" in history:
         return None
@@ -167,8 +189,8 @@ def _growing_multipliers(history: Mapping[str, Tensor], half: int, steps: Sequen
     if norm[half] <= 0 or norm[-1] < GROWTH * norm[half] or rises < 0.9:
         return None
     return (
-        f"the multipliers still grow, from a norm of {norm[half]:.3g} at step {steps[half]} to {norm[-1]:.3g} "
-        f"at step {steps[-1]}: the problem is infeasible, or the run too short"
+        f"the multipliers still grow, from a norm of {norm[half]:.3g} at step {steps[half]} to"
+        f" {norm[-1]:.3g} at step {steps[-1]}: the problem is infeasible, or the run too short"
     )
 
 
@@ -179,7 +201,10 @@ def _stuck_direction(history: Mapping[str, Tensor], half: int, steps: Sequence[i
     late = half + half // 2
     if kappa[late:].min() < VIOLATED or length[late:].max() > STILL * max(1.0, float(length.max())):
         return None
-    return f"kappa stays at {kappa[-1]:.3g} while the direction has died out: a stationary point of the violation"
+    return (
+        f"kappa stays at {kappa[-1]:.3g} while the direction has died out: a stationary point of"
+        " the violation"
+    )
 
 
 def _stuck_violation(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
@@ -193,8 +218,8 @@ def _stuck_violation(history: Mapping[str, Tensor], half: int, steps: Sequence[i
     if not late.isfinite().all() or late.min() < least or falls:
         return None
     return (
-        f"the largest violation stands at {level:.3g} since step {steps[half]}: the problem is infeasible, or the "
-        "method gives the constraints too little weight"
+        f"the largest violation stands at {level:.3g} since step {steps[half]}: the problem is"
+        " infeasible, or the method gives the constraints too little weight"
     )
 
 

@@ -1,38 +1,45 @@
 r"""Level-constrained moving balls: every step stays inside an upper model of the constraints.
 
-    d = argmin g'd + |d|^2 / (2 tau_k)   s.t.  c_i + J_i d + L_i/2 |d|^2 <= eta_i;      y = its multipliers
+    d = argmin g'd + |d|^2 / (2 tau_k)   s.t.  c_i + J_i d + L_i/2 |d|^2 <= eta_i;
+            y = its multipliers
     x+ = x + d
 
-If L_i is a Lipschitz constant of the gradient of C_i, the left side is at least C_i(x + d): with exact estimates and a
-feasible start every iterate is feasible (C_i <= eta_i), and so is each x + t d, t <= 1. The levels eta rise to 0, from
-half of what the start has:
+If L_i is a Lipschitz constant of the gradient of C_i, the left side is at least C_i(x + d): with
+exact estimates and a feasible start every iterate is feasible (C_i <= eta_i), and so is each x + t
+d, t <= 1. The levels eta rise to 0, from half of what the start has:
 
     eta_i = level_k min(C_i(x_0), 0) - z sd(c_i)
 
-Boob, Deng, Lan, "Level constrained first order methods for function constrained optimization", Mathematical Programming
-209 (2025), arXiv 2205.08011 (known from its abstract; `_subproblems.level` derives the dual of the subproblem).
+Boob, Deng, Lan, "Level constrained first order methods for function constrained optimization",
+Mathematical Programming 209 (2025), arXiv 2205.08011 (known from its abstract; `_subproblems.level`
+derives the dual of the subproblem).
 
 Differs from it:
-- Mini-batches: g, c and J are running averages with weight a_k, c corrected along the path (`_tracking`), and the
-  level has a margin of z standard deviations of the averaged c, from the deviations of mini-batches from it. Feasible
-  is then likely, not sure.
-- exact=True is for estimates without noise (all examples in every step): no averages, no margin, and L_i is twice the
-  largest curvature that was seen, 2 max_k |J_i(x_k) - J_i(x_{k-1})| / |x_k - x_{k-1}|. The first step relies on `L`.
-  With mini-batches `L` holds throughout: differences of noisy Jacobians say nothing about curvature.
-- Where c is above its level nevertheless (a noisy estimate, an L too small) the levels are softened, which leads back.
+- Mini-batches: g, c and J are running averages with weight a_k, c corrected along the path
+  (`_tracking`), and the level has a margin of z standard deviations of the averaged c, from the
+  deviations of mini-batches from it. Feasible is then likely, not sure.
+- exact=True is for estimates without noise (all examples in every step): no averages, no margin,
+  and L_i is twice the largest curvature that was seen, 2 max_k |J_i(x_k) - J_i(x_{k-1})| / |x_k -
+  x_{k-1}|. The first step relies on `L`. With mini-batches `L` holds throughout: differences of
+  noisy Jacobians say nothing about curvature.
+- Where c is above its level nevertheless (a noisy estimate, an L too small) the levels are
+  softened, which leads back.
 
-It needs a feasible start with room to move; the drivers warn of another, from which it is led back. For constraints on
-gaps in loss between groups a last layer of 0 is one, every group has the same loss: `initial_points(build, seeds,
-feasible="zero-last-layer")`, or `zero_last_layer(model)` of training.functional before a loop. There the learning rate
-may be below `primal_step`, and the path stays feasible, not above.
+It needs a feasible start with room to move; the drivers warn of another, from which it is led back.
+For constraints on gaps in loss between groups a last layer of 0 is one, every group has the same
+loss: `initial_points(build, seeds, feasible="zero-last-layer")`, or `zero_last_layer(model)` of
+training.functional before a loop. There the learning rate may be below `primal_step`, and the path
+stays feasible, not above.
 
-Where it fails: L too small, and the path leaves the feasible set; L too large, and it hardly moves, for along an active
-constraint it is gradient descent with the step size 1 / (1/tau + L'y). Constraints with kinks have no L: with
-exact=True it leaves the feasible set of P5, and a small ReLU net stays within its bound but comes to a stop at a kink.
-A step costs a backward pass for the objective and one for each group, and the state has 2 + groups vectors of the
-model's size. Constraints c <= 0 only.
+Where it fails: L too small, and the path leaves the feasible set; L too large, and it hardly moves,
+for along an active constraint it is gradient descent with the step size 1 / (1/tau + L'y).
+Constraints with kinks have no L: with exact=True it leaves the feasible set of P5, and a small ReLU
+net stays within its bound but comes to a stop at a kink. A step costs a backward pass for the
+objective and one for each group, and the state has 2 + groups vectors of the model's size.
+Constraints c <= 0 only.
 
-Defaults: tau and a_k are those of TrackedSQP; 11 settings, one changed at a time, were compared on P1, P2 and P4.
+Defaults: tau and a_k are those of TrackedSQP; 11 settings, one changed at a time, were compared on
+P1, P2 and P4.
 """
 
 from __future__ import annotations
@@ -74,7 +81,8 @@ class LevelConstrained(Algorithm[State]):
     needs_feasible_start = True
 
     tau: float | Schedule = Power(0.5, 0.6)  # noqa: RUF009  (frozen)  primal step
-    L: ForEach = 1.0  # curvature of the constraints; with exact=True for the first step, then it is measured
+    # curvature of the constraints; with exact=True for the first step, then it is measured
+    L: ForEach = 1.0
     level: float | Schedule = Power(0.5, 1.0)  # noqa: RUF009  (frozen)  share of the start's c in the level
     z: float = 1.0  # standard deviations of the averaged c in the level
     average: float | Schedule = Power(1.0, 0.67)  # noqa: RUF009  (frozen)  a_k, what a new estimate counts
@@ -90,7 +98,9 @@ class LevelConstrained(Algorithm[State]):
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.tau, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> State:
         refuse_equality(self, equality)
         zero, zeros = x.new_zeros(()), x.new_zeros(m)
         c0 = zeros if first is None else first.c.to(x)
@@ -104,32 +114,57 @@ class LevelConstrained(Algorithm[State]):
         averages, J = state.averages.updated(x, e, a)
         c0 = torch.where(first, averages.c, state.c0)
         var, var_mean = self._variances(state, averages.c, e.c, a)
-        measured = self._curvature(state, x, J - combined(e, state.averages.rows)) if self.exact else state.L
+        measured = (
+            self._curvature(state, x, J - combined(e, state.averages.rows))
+            if self.exact
+            else state.L
+        )
         setting = per_constraint(self.L, state.k, len(e.c)) + torch.zeros_like(measured)
         L = torch.where(first, setting, measured) if self.exact else setting
         eta = value(self.level, state.k) * c0.clamp(max=0.0) - self.z * var_mean.sqrt()
-        c, L = torch.where(absent(e), torch.minimum(averages.c, eta), averages.c), L.masked_fill(absent(e), 0.0)
-        solved = level_direction(averages.g, c, J, gamma=1 / self.primal_step(state), L=L, level=eta)
+        c, L = (
+            torch.where(absent(e), torch.minimum(averages.c, eta), averages.c),
+            L.masked_fill(absent(e), 0.0),
+        )
+        solved = level_direction(
+            averages.g, c, J, gamma=1 / self.primal_step(state), L=L, level=eta
+        )
         outside = (c > eta).any().to(x)
-        new = State(averages, state.k + 1, c0, var, var_mean, measured, solved.multipliers, solved.d.norm(), outside)
+        new = State(
+            averages,
+            state.k + 1,
+            c0,
+            var,
+            var_mean,
+            measured,
+            solved.multipliers,
+            solved.d.norm(),
+            outside,
+        )
         return solved.d, new
 
     def _variances(self, state: State, mean: Tensor, c: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Of one mini-batch's c, and of the average: c - mean is (1 - a) times c's deviation from what was expected.
+        """Of one mini-batch's c, and of the average: c - mean is (1 - a) times c's deviation from
+        what was expected.
 
-        At the start, where there is no average, the deviation is that from the first estimate, which is as noisy.
+        At the start, where there is no average, the deviation is that from the first estimate,
+        which is as noisy.
         """
         if self.exact:
             return state.var, state.var_mean
         first = state.k == 0
-        deviation = torch.where(first, (c - state.c0) / 2**0.5, (c - mean) / (1 - a).clamp(min=1e-3))
+        deviation = torch.where(
+            first, (c - state.c0) / 2**0.5, (c - mean) / (1 - a).clamp(min=1e-3)
+        )
         var = torch.lerp(state.var, deviation.square(), a)
         return var, (1 - a).square() * state.var_mean + a.square() * var
 
     def _curvature(self, state: State, x: Tensor, change: Tensor) -> Tensor:
         """With exact estimates: twice the largest change of a row of J (m, n) against that of x."""
         moved = (x - state.averages.x).norm()
-        secant = torch.where(moved > 0, 2 * change.norm(dim=-1) / moved.clamp(min=torch.finfo(x.dtype).tiny), 0.0)
+        secant = torch.where(
+            moved > 0, 2 * change.norm(dim=-1) / moved.clamp(min=torch.finfo(x.dtype).tiny), 0.0
+        )
         return torch.where(state.k > 0, torch.maximum(state.L, secant), state.L)
 
     def multipliers(self, state: State) -> Tensor:

@@ -4,12 +4,16 @@ r"""Primal steps: how `run` moves x along the gradient g = grad f + J'w of a mul
     Adam       a+ = b1 a + (1 - b1) g,  v+ = b2 v + (1 - b2) g^2,
                d  = -lr (a+ / (1 - b1^(k+1))) / (sqrt(v+ / (1 - b2^(k+1))) + eps)
 
-They are to `run` what a `torch.optim` optimizer is to a loop, with the same formulas (Kingma and Ba, 2015) and names;
-their numbers stack as tensors. Without one, `run` moves x by the method's own step, d = -tau g. Never put the
-multipliers into Adam: it would move each by the same length a step, whatever the violation.
+They are to `run` what a `torch.optim` optimizer is to a loop, with the same formulas (Kingma and
+Ba, 2015) and names; their numbers stack as tensors. Without one, `run` moves x by the method's own
+step, d = -tau g. Never put the multipliers into Adam: it would move each by the same length a step,
+whatever the violation.
 
 >>> from fairbound import DescentAscent, primal
->>> primal.Adam(lr=0.01), DescentAscent(eta=0.1).eta          # "Adam descent-ascent": run(..., primal=primal.Adam())
+>>> (
+...     primal.Adam(lr=0.01),
+...     DescentAscent(eta=0.1).eta,
+... )  # "Adam descent-ascent": run(..., primal=primal.Adam())
 (Adam(lr=0.01, b1=0.9, b2=0.999, eps=1e-08), 0.1)
 """
 
@@ -77,4 +81,6 @@ class Adam:
         a = self.b1 * state.a + (1 - self.b1) * g
         v = self.b2 * state.v + (1 - self.b2) * g.square()
         size = (v / (1 - (one * self.b2) ** k)).sqrt() + self.eps
-        return -value(self.lr, state.k) * (a / (1 - (one * self.b1) ** k)) / size, AdamState(a, v, k)
+        return -value(self.lr, state.k) * (a / (1 - (one * self.b1) ** k)) / size, AdamState(
+            a, v, k
+        )

@@ -64,7 +64,8 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """start * ratio^k: for functions with a kink at the solution, such as |c|, which then converge as fast."""
+    """start * ratio^k: for functions with a kink at the solution, such as |c|, which then converge
+    as fast."""
 
     start: float
     ratio: float
@@ -81,7 +82,8 @@ class Exponential(Schedule):
 class Factorial(Schedule):
     """start / sqrt(k!): what the paper's Experiment 2 prints, eta_k = eta_{k-1} / sqrt(k).
 
-    It is zero after some fifteen steps. It is here because it is printed; `InverseSqrt` is what is meant.
+    It is zero after some fifteen steps. It is here because it is printed; `InverseSqrt` is what is
+    meant.
     """
 
     start: float
@@ -93,7 +95,8 @@ class Factorial(Schedule):
         return self.start * torch.exp(-0.5 * torch.lgamma(k + 1.0))
 
 
-ForEach = float | Schedule | tuple[float | Schedule, ...]  # one for all constraints, or one for each
+# one for all constraints, or one for each
+ForEach = float | Schedule | tuple[float | Schedule, ...]
 
 
 def per_constraint(setting: ForEach, k: Tensor, m: int) -> float | Tensor:
@@ -101,5 +104,7 @@ def per_constraint(setting: ForEach, k: Tensor, m: int) -> float | Tensor:
     if not isinstance(setting, tuple):
         return value(setting, k)
     if len(setting) != m:
-        raise ValueError(f"{len(setting)} step sizes were given for {m} constraints; give one, or a tuple of {m}")
+        raise ValueError(
+            f"{len(setting)} step sizes were given for {m} constraints; give one, or a tuple of {m}"
+        )
     return torch.stack([k.new_zeros(()) + value(entry, k) for entry in setting])

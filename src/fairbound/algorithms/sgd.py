@@ -2,8 +2,8 @@ r"""Stochastic gradient descent, the unconstrained baseline.
 
     x+ = x - tau_k * grad f(x, xi)
 
-It never asks for the constraints, so they cost nothing. On a problem with a Fairret regularizer it is the paper's
-SGD-Fairret.
+It never asks for the constraints, so they cost nothing. On a problem with a Fairret regularizer it
+is the paper's SGD-Fairret.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ class SGD(MultiplierMethod[State]):
     evaluates = ("f",)
     row_wise = True
 
-    tau: float | Schedule = 0.05  # step; the rate of the paper's Fairret table (none is printed for plain SGD)
+    # step; the rate of the paper's Fairret table (none is printed for plain SGD)
+    tau: float | Schedule = 0.05
 
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "tau", also=(Schedule,))
 
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> State:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> State:
         return State(like.new_zeros(()))
 
     def step(self, state: State, *values: Tensor) -> tuple[None, State]:

@@ -1,30 +1,38 @@
-r"""SQP-Adam: an SQP step in Adam's diagonal metric, whose moments are those of the projected gradient.
+r"""SQP-Adam: an SQP step in Adam's diagonal metric, whose moments are those of the projected
+gradient.
 
-    A  = the constraints with a multiplier, those with c_i > 0, the equalities;   y_A(g) = -(J_A J_A')^-1 J_A g
-    p  = g + J_A' y_A(g)                               the mini-batch's gradient along the active constraints
-    m+ = b1 m + (1 - b1) p,   q+ = b2 q + (1 - b2) p^2,   H = diag(max(sqrt(q^ + mu), floor |g|)),  hats: bias-corrected
-    d  = argmin (m^ - J_A' y_A)'d + 1/2 d'H d  s.t.  c + J d <= kappa e,  |H^(1/2) d|_inf <= beta;   y = its multipliers
+    A  = the constraints with a multiplier, those with c_i > 0, the equalities;
+            y_A(g) = -(J_A J_A')^-1 J_A g
+    p  = g + J_A' y_A(g)
+            the mini-batch's gradient along the active constraints
+    m+ = b1 m + (1 - b1) p,   q+ = b2 q + (1 - b2) p^2,   H = diag(max(sqrt(q^ + mu), floor |g|)),
+            hats: bias-corrected
+    d  = argmin (m^ - J_A' y_A)'d + 1/2 d'H d  s.t.  c + J d <= kappa e,  |H^(1/2) d|_inf <= beta;
+            y = its multipliers
     x+ = x + alpha_k d
 
-c, J and the g of the last y_A are running averages, c corrected as x moves (`_tracking`); kappa as in Stochastic Ghost,
-in the metric H. With the gradient itself in place of p, the part of it that the constraints balance would stay in q for
-ever and shorten every step.
+c, J and the g of the last y_A are running averages, c corrected as x moves (`_tracking`); kappa as
+in Stochastic Ghost, in the metric H. With the gradient itself in place of p, the part of it that
+the constraints balance would stay in q for ever and shorten every step.
 
-"Projected stochastic momentum" (arXiv 2601.11795, known from its abstract and public code): equalities, exact c, and
-the solution of this subproblem with kappa = 0 in closed form, d = v - r + H^-1 J'(J H^-1 J')^-1 J r with
-v = -J'(J J')^-1 c and r = H^-1 m^ + v, which the tests compare.
+"Projected stochastic momentum" (arXiv 2601.11795, known from its abstract and public code):
+equalities, exact c, and the solution of this subproblem with kappa = 0 in closed form, d = v - r +
+H^-1 J'(J H^-1 J')^-1 J r with v = -J'(J J')^-1 c and r = H^-1 m^ + v, which the tests compare.
 
 Differs from it:
-- Inequalities by the working set A, which is ours. The part of the gradient that was projected out comes back in the
-  subproblem, averaged: it is what pushes against an active constraint, and y its multiplier.
-- Averages of c and J: mini-batches of them bias d. Kappa in place of c + J d = 0, which may have no solution.
+- Inequalities by the working set A, which is ours. The part of the gradient that was projected out
+  comes back in the subproblem, averaged: it is what pushes against an active constraint, and y its
+  multiplier.
+- Averages of c and J: mini-batches of them bias d. Kappa in place of c + J d = 0, which may have no
+  solution.
 - The public code starts the first moment from the squared gradient; here both start at 0.
-- The floor of H. Where the active constraints balance the whole gradient, p is 0 and sqrt(mu) alone would be left: from
-  x = 3 on min (x - 2)^2 / 2 s.t. x <= 1 the first step would be 200 long. With floor = 0.1 the objective moves no
-  coordinate by more than 10 alpha; 0 is the form as published.
+- The floor of H. Where the active constraints balance the whole gradient, p is 0 and sqrt(mu) alone
+  would be left: from x = 3 on min (x - 2)^2 / 2 s.t. x <= 1 the first step would be 200 long. With
+  floor = 0.1 the objective moves no coordinate by more than 10 alpha; 0 is the form as published.
 
-A step changes every coordinate by about alpha, also where p is noise alone, and a curved constraint is then violated by
-some |d|^2: alpha must fall. Where c has a kink (P5) the averaged J is of no one side of it.
+A step changes every coordinate by about alpha, also where p is noise alone, and a curved constraint
+is then violated by some |d|^2: alpha must fall. Where c has a kink (P5) the averaged J is of no one
+side of it.
 """
 
 from __future__ import annotations
@@ -84,15 +92,21 @@ class SQPAdam(Algorithm[State]):
         require(self, UNIT, "least", "floor")
         require(self, OPEN_UNIT, "lam")
         if self.rho >= self.beta:
-            raise ValueError(f"SQPAdam: rho must be smaller than beta, got rho={self.rho} and beta={self.beta}")
+            raise ValueError(
+                f"SQPAdam: rho must be smaller than beta, got rho={self.rho} and beta={self.beta}"
+            )
 
     def primal_step(self, state: State) -> float | Tensor:
         return value(self.alpha, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> State:
         zero, vector = x.new_zeros(()), torch.zeros_like(x)
         mask = equality_mask(x, m, equality)
-        return State(Averages.start(x, m, first), vector, vector, zero, x.new_zeros(m), zero, zero, mask)
+        return State(
+            Averages.start(x, m, first), vector, vector, zero, x.new_zeros(m), zero, zero, mask
+        )
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         (e,) = (sample(x) for sample in draw.unpack(self))
@@ -109,7 +123,8 @@ class SQPAdam(Algorithm[State]):
         root = torch.sqrt(square / (1 - (x.new_zeros(()) + self.b2) ** k) + self.mu)
         root = torch.maximum(root, self.floor * averages.g.abs())
         solved = ghost_direction(
-            momentum / (1 - (x.new_zeros(()) + self.b1) ** k) - least_squares_multipliers(averages.g, J_A) @ J_A,
+            momentum / (1 - (x.new_zeros(()) + self.b1) ** k)
+            - least_squares_multipliers(averages.g, J_A) @ J_A,
             c,
             J,
             tau=1.0,
@@ -119,7 +134,16 @@ class SQPAdam(Algorithm[State]):
             equality=state.equality,
             scale=root.rsqrt(),
         )
-        new = State(averages, momentum, square, k, solved.multipliers, solved.kappa, solved.d.norm(), state.equality)
+        new = State(
+            averages,
+            momentum,
+            square,
+            k,
+            solved.multipliers,
+            solved.kappa,
+            solved.d.norm(),
+            state.equality,
+        )
         return value(self.alpha, state.k) * solved.d, new
 
     def multipliers(self, state: State) -> Tensor:

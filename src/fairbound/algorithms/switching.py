@@ -1,31 +1,40 @@
-r"""Stochastic switching subgradient: step on the objective where the constraints look met, on the worst constraint
-elsewhere.
+r"""Stochastic switching subgradient: step on the objective where the constraints look met, on the
+worst constraint elsewhere.
 
     v = max_i c_i(x, zeta_1..zeta_J)                                       the test
     v <= eps_k:   x+ = x - eta^f_k S^f(x, xi)
-    otherwise:    x+ = x - eta^c_k S^c_i(x, zeta),   i = the worst constraint, zeta independent of the test
-    an equality c_i = 0: its value is |c_i|, its subgradient sign(c_i) S^c_i, its step at most |c_i| / |S^c_i|^2
-    output: x_k drawn from the saved iterates I = {k >= k0, v <= eps_k} with probability proportional to its step
+    otherwise:    x+ = x - eta^c_k S^c_i(x, zeta),
+            i = the worst constraint, zeta independent of the test
+    an equality c_i = 0: its value is |c_i|, its subgradient sign(c_i) S^c_i, its step
+        at most |c_i| / |S^c_i|^2
+    output: x_k drawn from the saved iterates I = {k >= k0, v <= eps_k} with
+        probability proportional to its step
 
-Huang and Lin, NeurIPS 2023 (arXiv 2301.13314); the paper's Algorithm 3. Steps: constant, a schedule, or `Adaptive`.
+Huang and Lin, NeurIPS 2023 (arXiv 2301.13314); the paper's Algorithm 3. Steps: constant, a
+schedule, or `Adaptive`.
 
 Differs from it:
-- `feasible_only=False` saves the iterates of both branches, as the paper prints; the original saves the feasible ones.
-- The paper has one scalar c; with several constraints "the worst" has two readings. `worst_of_test=True` takes it from
-  the test: the gradient then is an unbiased one of that constraint, as E c <= 0 asks. `False` takes it from the fresh
-  draw, as code does that differentiates max(c) of a mini-batch: that lowers E max_i c_i, which noise alone makes
-  positive, and so flattens the model. The paper's table is that (docs/reference/algorithms.md).
-- The sign of an equality comes from where the worst constraint does: from the test it is independent of the gradient,
-  so that the step is sign(C_i) grad C_i on average wherever the noise does not hide the sign. From the fresh draw it
-  would lower E |c_i|, which noise alone makes positive. Noise above eps_k makes |c_i| of the test fail at a solution,
-  and steps on the objective rare: a large test, or a larger eps. The limit on the step is Polyak's, which lands on
-  c_i = 0: a longer one steps over it and back for ever, and never meets a small eps.
-- One copy of x is kept and replaced with probability eta_k / sum of the steps saved so far, which is that very law
-  without a list of iterates. Where nothing was saved, the last iterate is returned and `Result.infeasible` says so.
+- `feasible_only=False` saves the iterates of both branches, as the paper prints; the original saves
+  the feasible ones.
+- The paper has one scalar c; with several constraints "the worst" has two readings.
+  `worst_of_test=True` takes it from the test: the gradient then is an unbiased one of that
+  constraint, as E c <= 0 asks. `False` takes it from the fresh draw, as code does that
+  differentiates max(c) of a mini-batch: that lowers E max_i c_i, which noise alone makes positive,
+  and so flattens the model. The paper's table is that (docs/reference/algorithms.md).
+- The sign of an equality comes from where the worst constraint does: from the test it is
+  independent of the gradient, so that the step is sign(C_i) grad C_i on average wherever the noise
+  does not hide the sign. From the fresh draw it would lower E |c_i|, which noise alone makes
+  positive. Noise above eps_k makes |c_i| of the test fail at a solution, and steps on the objective
+  rare: a large test, or a larger eps. The limit on the step is Polyak's, which lands on c_i = 0: a
+  longer one steps over it and back for ever, and never meets a small eps.
+- One copy of x is kept and replaced with probability eta_k / sum of the steps saved so far, which
+  is that very law without a list of iterates. Where nothing was saved, the last iterate is returned
+  and `Result.infeasible` says so.
 - The adaptive objective step is not defined in the paper; see `Adaptive`.
 
-The test's noise moves the answer: x settles where C(x) = eps + sd(v) * Phi^{-1}(q), q = eta^f y* / (eta^f y* + eta^c)
-That is inside the bound where y* < eta^c / eta^f, outside where it is larger. Give the test a large batch.
+The test's noise moves the answer: x settles where C(x) = eps + sd(v) * Phi^{-1}(q), q = eta^f y* /
+(eta^f y* + eta^c) That is inside the bound where y* < eta^c / eta^f, outside where it is larger.
+Give the test a large batch.
 """
 
 from __future__ import annotations
@@ -45,10 +54,11 @@ from fairbound.core import Algorithm, Draw, Estimate, Schedule, equality_mask, v
 class Adaptive:
     """Polyak's step, target / |S|^2, at most `cap`.
 
-    On the constraint branch the target is the violation: of the test or, with `worst_of_test=False`, of the fresh draw,
-    which is c / |S^c|^2 of one sample as the paper's appendix prints it. On the objective branch it is the tolerance
-    eps_k, by the same reasoning: the step that moves the linear model by the target. The cap guards against the noise
-    of the violation, which is biased upwards on that branch, and against |S| = 0.
+    On the constraint branch the target is the violation: of the test or, with
+    `worst_of_test=False`, of the fresh draw, which is c / |S^c|^2 of one sample as the paper's
+    appendix prints it. On the objective branch it is the tolerance eps_k, by the same reasoning:
+    the step that moves the linear model by the target. The cap guards against the noise of the
+    violation, which is biased upwards on that branch, and against |S| = 0.
     """
 
     cap: float = 1.0
@@ -84,8 +94,10 @@ class SwitchingSubgradient(Algorithm[State]):
     eta_c: float | Schedule | Adaptive = 0.04  # step on the worst constraint
     eps: float | Schedule = InverseSqrt(0.01)  # noqa: RUF009  (frozen)  tolerance of the test
     k0: int = 0  # first step whose iterate may be the output
-    worst_of_test: bool = True  # which constraint to step on: the worst of the test, or of the fresh draw
-    feasible_only: bool = True  # save feasible iterates only (the original), or all of them (as the paper prints)
+    # which constraint to step on: the worst of the test, or of the fresh draw
+    worst_of_test: bool = True
+    # save feasible iterates only (the original), or all of them (as the paper prints)
+    feasible_only: bool = True
 
     def __post_init__(self) -> None:
         require(self, NONNEGATIVE, "eta_f", "eta_c", also=(Schedule, Adaptive))
@@ -96,9 +108,13 @@ class SwitchingSubgradient(Algorithm[State]):
     def primal_step(self, state: State) -> float | Tensor:
         return 1.0 if isinstance(self.eta_f, Adaptive) else value(self.eta_f, state.k)
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> State:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> State:
         zero = x.new_zeros(())
-        return State(zero, x.clone(), mass=zero, feasible_steps=zero, equality=equality_mask(x, m, equality))
+        return State(
+            zero, x.clone(), mass=zero, feasible_steps=zero, equality=equality_mask(x, m, equality)
+        )
 
     def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
         test, fresh = (sample(x) for sample in draw.unpack(self))
@@ -110,7 +126,10 @@ class SwitchingSubgradient(Algorithm[State]):
         slope = torch.where(state.equality > 0, torch.sign(judge), 1.0)
 
         s = fresh.grad(f=ok, c=(1 - ok) * worst * slope)
-        eta_f, eta_c = self._step(self.eta_f, eps, s, state.k), self._step(self.eta_c, judged.max(), s, state.k)
+        eta_f, eta_c = (
+            self._step(self.eta_f, eps, s, state.k),
+            self._step(self.eta_c, judged.max(), s, state.k),
+        )
         landing = judged.max() / (s @ s).clamp(min=torch.finfo(s.dtype).tiny)
         eta_c = torch.where(worst @ state.equality > 0, torch.minimum(eta_c, landing), eta_c)
         eta = torch.where(ok > 0, eta_f, eta_c)
@@ -120,7 +139,9 @@ class SwitchingSubgradient(Algorithm[State]):
         kept = torch.where(draw.uniform * mass < saved, x, state.kept)
         return -eta * s, State(state.k + 1, kept, mass, state.feasible_steps + ok, state.equality)
 
-    def _step(self, rule: float | Schedule | Adaptive, target: Tensor, s: Tensor, k: Tensor) -> Tensor:
+    def _step(
+        self, rule: float | Schedule | Adaptive, target: Tensor, s: Tensor, k: Tensor
+    ) -> Tensor:
         eta = rule.step(target, s.square().sum()) if isinstance(rule, Adaptive) else value(rule, k)
         return torch.as_tensor(eta, dtype=s.dtype, device=s.device)
 

@@ -1,4 +1,5 @@
-"""An audit of predictions: per-group rates and every fairness metric, each with its confidence interval.
+"""An audit of predictions: per-group rates and every fairness metric, each with its confidence
+interval.
 
 It needs labels, predictions (or scores and a threshold) and groups, from any model.
 """
@@ -55,15 +56,20 @@ class GroupAudit:
 
     name: str
     examples: int
-    counts: Mapping[str, float]  # true_positives, ...: sums of weights, i.e. examples where there are none
+    # true_positives, ...: sums of weights, i.e. examples where there are none
+    counts: Mapping[str, float]
     rates: Mapping[str, IntervalEstimate]
-    against_reference: Mapping[str, ReferenceGap] = field(default_factory=dict)  # by error rate; of compared groups
+    # by error rate; of compared groups
+    against_reference: Mapping[str, ReferenceGap] = field(default_factory=dict)
     loss: IntervalEstimate | None = None  # mean cross-entropy of the scores
     auc: IntervalEstimate | None = None
-    calibration_gap: IntervalEstimate | None = None  # mean score minus base rate, where scores are probabilities
+    # mean score minus base rate, where scores are probabilities
+    calibration_gap: IntervalEstimate | None = None
     histogram: tuple[float, ...] = ()  # share of the group's weight in each bin of Audit.bins
-    roc: tuple[tuple[float, float], ...] = ()  # (false, true positive rate) for thresholds from high to low
-    calibration: tuple[CalibrationBin, ...] = ()  # mean score and share with label 1, from low to high scores
+    # (false, true positive rate) for thresholds from high to low
+    roc: tuple[tuple[float, float], ...] = ()
+    # mean score and share with label 1, from low to high scores
+    calibration: tuple[CalibrationBin, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,8 @@ class Audit:
     level: float  # of the intervals
     metrics: Mapping[str, IntervalEstimate]
     groups: tuple[GroupAudit, ...]
-    pairs: Mapping[str, GroupPair] = field(default_factory=dict)  # metric -> the two groups behind it
+    # metric -> the two groups behind it
+    pairs: Mapping[str, GroupPair] = field(default_factory=dict)
     min_size: int = 0  # examples of a group, below which it is listed, but compared with no other
     threshold: float | None = None  # predictions are 1 where the score is at least this
     bins: tuple[float, ...] = ()  # edges of the score histograms
@@ -104,7 +111,10 @@ class Audit:
         lines += [f"{'':26}{'examples':>10} {'positive rate':>24}"]
         for group in self.groups[:SHOWN_GROUPS]:
             rate = group.rates["positive_rate"]
-            lines.append(f"{group.name:26.26}{group.examples:10,} {number(rate.value):>9} {interval(rate):>14}")
+            lines.append(
+                f"{group.name:26.26}{group.examples:10,} {number(rate.value):>9}"
+                f" {interval(rate):>14}"
+            )
         if len(self.groups) > SHOWN_GROUPS:
             lines.append(f"... and {len(self.groups) - SHOWN_GROUPS:,} groups more (`.groups`)")
         for name, found in self.metrics.items():
@@ -119,7 +129,8 @@ class Audit:
 
 
 def as_plain(value: Any) -> Any:
-    """What JSON can hold: fields by their names; a tuple of things that have a name is a dictionary by it.
+    """What JSON can hold: fields by their names; a tuple of things that have a name is a dictionary
+    by it.
 
     >>> as_plain((GroupAudit("A", 3, {}, {"accuracy": IntervalEstimate(0.5)}),))["A"]["rates"]
     {'accuracy': {'value': 0.5, 'low': None, 'high': None}}
@@ -153,20 +164,24 @@ def audit(
     intervals: bool = True,
     source: str = "",
 ) -> Audit:
-    """Audit predictions, or scores at a threshold, by group; columns are arrays, tensors, lists or columns of a frame.
+    """Audit predictions, or scores at a threshold, by group; columns are arrays, tensors, lists or
+    columns of a frame.
 
     Args:
         labels: 0 or 1 for each example.
         groups: text, or numbers 0, 1, ... (-1: none) with `names`.
         predictions: 0 or 1 for each example; or give scores.
         scores: the larger, the more likely label 1.
-        threshold: predictions are 1 where the score is at least this; 0.5 for scores between 0 and 1.
+        threshold: predictions are 1 where the score is at least this; 0.5 for scores between 0 and
+            1.
         weights: survey weights.
         reference: the group that the others are compared with; the largest if not given.
         min_size: groups with fewer examples have rates, but no difference or ratio compares them.
         level: of the intervals, whose bootstrap has `draws` samples; `intervals=False` is faster.
 
-    >>> found = audit([1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500)
+    >>> found = audit(
+    ...     [1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500
+    ... )
     >>> found.metrics["demographic_parity_difference"].value
     0.5
     >>> found.groups[1].rates["true_positive_rate"].value
@@ -174,23 +189,42 @@ def audit(
     """
     g, names = _numbered(groups, names)
     given = _checked(labels, g, predictions, scores, threshold, weights)
-    counts = Counts.of(given.labels, given.predictions, given.groups, weights=given.weights, names=names)
+    counts = Counts.of(
+        given.labels, given.predictions, given.groups, weights=given.weights, names=names
+    )
     reference = largest_group(counts) if reference is None else reference
     settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
     min_size, small = _compared(counts, reference, min_size)
     if intervals:
         metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
     else:
-        metrics = {k: IntervalEstimate(value) for k, value in values(counts, reference, min_size=min_size).items()}
+        metrics = {
+            k: IntervalEstimate(value)
+            for k, value in values(counts, reference, min_size=min_size).items()
+        }
     if intervals and len(names) > MANY_GROUPS:
-        small = [*small, f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no intervals"]
+        small = [
+            *small,
+            (
+                f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no"
+                " intervals"
+            ),
+        ]
     rates = group_rates(counts, level=level, intervals=intervals)
     gaps = reference_gaps(counts, reference, min_size=min_size, intervals=intervals, **settings)
     notes = [*one_group(counts), *small, *one_sided(given.labels, given.predictions, given.scores)]
     scored = ScoreAudit([{} for _ in names])
     if given.scores is not None:
         scored = audit_scores(
-            given.scores, given.labels, given.groups, given.weights, counts, reference, min_size, settings, intervals
+            given.scores,
+            given.labels,
+            given.groups,
+            given.weights,
+            counts,
+            reference,
+            min_size,
+            settings,
+            intervals,
         )
     return Audit(
         attributes=tuple(attributes),
@@ -202,7 +236,12 @@ def audit(
             GroupAudit(
                 name,
                 size,
-                {"true_positives": tp, "false_positives": fp, "true_negatives": tn, "false_negatives": fn},
+                {
+                    "true_positives": tp,
+                    "false_positives": fp,
+                    "true_negatives": tn,
+                    "false_negatives": fn,
+                },
                 {rate: of_groups[i] for rate, of_groups in rates.items()},
                 gaps.get(name, {}),
                 **scored.groups[i],
@@ -224,19 +263,25 @@ def audit(
 
 
 def _compared(counts: Counts, reference: str, min_size: int) -> tuple[int, list[str]]:
-    """The size of groups that are compared, which is 0 where fewer than two reach it, and notes on the small ones."""
+    """The size of groups that are compared, which is 0 where fewer than two reach it, and notes on
+    the small ones."""
     if reference not in counts.names:
-        raise ValueError(f"no group is called {reference!r}; {did_you_mean(reference, counts.names)}")
+        raise ValueError(
+            f"no group is called {reference!r}; {did_you_mean(reference, counts.names)}"
+        )
     sizes = counts.sizes()
     if int((sizes >= max(min_size, 1)).sum()) < 2:
         too_few = min_size > 1 and int((sizes > 0).sum()) > 1
-        note = f"fewer than two groups have {min_size} examples (--min-size), so that all groups are compared"
+        note = (
+            f"fewer than two groups have {min_size} examples (--min-size), so that all groups are"
+            " compared"
+        )
         return 0, [*([note] if too_few else []), *small_groups(counts, 0)]
     size = int(sizes[counts.names.index(reference)])
     if size < min_size:
         raise ValueError(
-            f"the reference group {reference!r} has {counted(size, 'example')}, and only groups of {min_size} or more "
-            "are compared; name another one (--reference), or lower --min-size"
+            f"the reference group {reference!r} has {counted(size, 'example')}, and only groups of"
+            f" {min_size} or more are compared; name another one (--reference), or lower --min-size"
         )
     return min_size, small_groups(counts, min_size)
 
@@ -253,7 +298,12 @@ class _Examples(NamedTuple):
 
 
 def _checked(
-    labels: Any, groups: Tensor, predictions: Any, scores: Any, threshold: float | None, weights: Any
+    labels: Any,
+    groups: Tensor,
+    predictions: Any,
+    scores: Any,
+    threshold: float | None,
+    weights: Any,
 ) -> _Examples:
     if (predictions is None) == (scores is None):
         raise ValueError("an audit needs either predictions or scores, one of the two")
@@ -272,11 +322,16 @@ def _checked(
         threshold = _usual_threshold(score[inside]) if threshold is None else threshold
         made = (score >= threshold).long()
     w = None if weights is None else as_weights(weights)
-    same_length(**{"labels": y, "predictions" if score is None else "scores": made}, weights=y if w is None else w)
+    same_length(
+        **{"labels": y, "predictions" if score is None else "scores": made},
+        weights=y if w is None else w,
+    )
     if w is not None and float(w[inside].sum()) == 0:
         raise ValueError("all weights are 0: there is nothing to audit")
     score = None if score is None else score[inside].double()
-    return _Examples(y[inside], made[inside], groups[inside], score, None if w is None else w[inside], threshold)
+    return _Examples(
+        y[inside], made[inside], groups[inside], score, None if w is None else w[inside], threshold
+    )
 
 
 def _usual_threshold(score: Tensor) -> float:
@@ -284,13 +339,18 @@ def _usual_threshold(score: Tensor) -> float:
     if bool(((score >= 0) & (score <= 1)).all()) or not bool(torch.isfinite(score).all()):
         return 0.5  # NaN and infinite scores are refused where they are used
     low, high = float(score.min()), float(score.max())
-    raise ValueError(f"the default threshold 0.5 does not fit scores from {low:g} to {high:g}; {threshold_hint(score)}")
+    raise ValueError(
+        f"the default threshold 0.5 does not fit scores from {low:g} to {high:g};"
+        f" {threshold_hint(score)}"
+    )
 
 
 def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
     """Groups as numbers; text and booleans are numbered in their order and name themselves."""
     array = groups if isinstance(groups, Tensor) else np.asarray(groups)
-    kind = "b" if array.dtype is torch.bool else "i" if isinstance(array, Tensor) else array.dtype.kind
+    kind = (
+        "b" if array.dtype is torch.bool else "i" if isinstance(array, Tensor) else array.dtype.kind
+    )
     if kind in "OUSb" and not names:
         column = np.asarray(array)
         attribute = Coded.of("group", column)

@@ -1,4 +1,5 @@
-"""Statistics of the cells of constraints on held-out examples: means, standard errors, skewness and correlations.
+"""Statistics of the cells of constraints on held-out examples: means, standard errors, skewness and
+correlations.
 
 Columns of any kind (arrays, tensors, pandas, polars) are converted here, and nowhere else.
 """
@@ -32,7 +33,9 @@ class HeldOut(NamedTuple):
     weight: Tensor  # (n,)
 
     @staticmethod
-    def of(groups: Any, losses: Any, predictions: Any, outputs: Any, labels: Any, weight: Any) -> HeldOut:
+    def of(
+        groups: Any, losses: Any, predictions: Any, outputs: Any, labels: Any, weight: Any
+    ) -> HeldOut:
         given = {
             "losses": None if losses is None else _finite(losses, "losses"),
             "predictions": None if predictions is None else as_vector(predictions).cpu(),
@@ -41,8 +44,16 @@ class HeldOut(NamedTuple):
             "weight": None if weight is None else as_weights(weight).cpu(),
         }
         if given["losses"] is None and given["predictions"] is None and given["outputs"] is None:
-            raise ValueError("a verdict needs values; give losses=, predictions= (decisions) or outputs=")
-        columns = dict(groups) if isinstance(groups, Mapping) else {} if groups is None else {"groups": groups}
+            raise ValueError(
+                "a verdict needs values; give losses=, predictions= (decisions) or outputs="
+            )
+        columns = (
+            dict(groups)
+            if isinstance(groups, Mapping)
+            else {}
+            if groups is None
+            else {"groups": groups}
+        )
         known = {name: column for name, column in (given | columns).items() if column is not None}
         same_length(**known)
         if given["weight"] is None:
@@ -56,22 +67,32 @@ class HeldOut(NamedTuple):
     def values(self, constraint: Constraint) -> Tensor:
         """(n,) what the constraint takes means of: the losses, or decisions."""
         if constraint.statistic is None:
-            return _needed(self.losses, "losses", "one for every example (reduction='none')", constraint)
+            return _needed(
+                self.losses, "losses", "one for every example (reduction='none')", constraint
+            )
         statistic = constraint.statistic.reported  # exact, never the surrogate
         if self.predictions is not None and isinstance(statistic, HardClass):
             return (self.predictions == statistic.outcome).double()
         if self.predictions is not None and statistic is positive:
             return as_binary(self.predictions, "predictions").double()
-        outputs = _needed(self.outputs, "outputs", "logits; or predictions=, the decisions", constraint)
-        if outputs.numel() and bool(((outputs >= 0) & (outputs <= 1)).all()) and statistic is positive:
+        outputs = _needed(
+            self.outputs, "outputs", "logits; or predictions=, the decisions", constraint
+        )
+        if (
+            outputs.numel()
+            and bool(((outputs >= 0) & (outputs <= 1)).all())
+            and statistic is positive
+        ):
             raise ValueError(
-                f"outputs lie between {float(outputs.min()):g} and {float(outputs.max()):g} like probabilities, "
-                "and as logits all of them would be positive decisions; give predictions=, e.g. p > 0.5"
+                f"outputs lie between {float(outputs.min()):g} and {float(outputs.max()):g} like"
+                " probabilities, and as logits all of them would be positive decisions; give"
+                " predictions=, e.g. p > 0.5"
             )
         found = statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
         if found.numel() != self.size:
             raise ValueError(
-                f"the statistic of {constraint.names[0]!r} must be one number per example, got {tuple(found.shape)}"
+                f"the statistic of {constraint.names[0]!r} must be one number per example, got"
+                f" {tuple(found.shape)}"
             )
         return _finite(found, f"values of {constraint.names[0]!r}")
 
@@ -84,17 +105,22 @@ class HeldOut(NamedTuple):
         if array.dtype.kind in "OUS":
             return _from_text(array, constraint)
         codes = as_numbers(array.astype(np.int64) if array.dtype.kind == "b" else array)
-        if constraint.cells.groups is not None and codes.numel() and int(codes.max()) >= constraint.cells.groups:
+        if (
+            constraint.cells.groups is not None
+            and codes.numel()
+            and int(codes.max()) >= constraint.cells.groups
+        ):
             raise ValueError(
-                f"groups must be 0 to {constraint.cells.groups - 1}, or -1 for none, found {int(codes.max())} for the "
-                f"constraint {constraint.names[0]!r}"
+                f"groups must be 0 to {constraint.cells.groups - 1}, or -1 for none, found"
+                f" {int(codes.max())} for the constraint {constraint.names[0]!r}"
             )
         return codes
 
     def _column(self, constraint: Constraint) -> Any:
         if self.groups is None:
             raise ValueError(
-                f"the constraint {constraint.names[0]!r} is about groups; give them, one for every example"
+                f"the constraint {constraint.names[0]!r} is about groups; give them, one for every"
+                " example"
             )
         if not isinstance(self.groups, Mapping):
             return self.groups
@@ -102,8 +128,8 @@ class HeldOut(NamedTuple):
             return next(iter(self.groups.values()))
         if constraint.by not in self.groups:
             raise ValueError(
-                f"groups has the columns {sorted(self.groups)}; a constraint must name one of them with by=, "
-                f"got by={constraint.by!r}"
+                f"groups has the columns {sorted(self.groups)}; a constraint must name one of them"
+                f" with by=, got by={constraint.by!r}"
             )
         return self.groups[constraint.by]
 
@@ -118,12 +144,18 @@ def _finite(values: Any, what: str) -> Tensor:
     numbers = as_vector(values).double().cpu()
     bad = int((~torch.isfinite(numbers)).sum())
     if bad:
-        raise ValueError(f"{bad} of {len(numbers)} {what} are NaN or infinite; a mean over them means nothing")
+        raise ValueError(
+            f"{bad} of {len(numbers)} {what} are NaN or infinite; a mean over them means nothing"
+        )
     return numbers
 
 
 def _logits(outputs: Any) -> Tensor:
-    tensor = outputs.detach().cpu() if isinstance(outputs, Tensor) else torch.from_numpy(np.array(outputs, dtype=float))
+    tensor = (
+        outputs.detach().cpu()
+        if isinstance(outputs, Tensor)
+        else torch.from_numpy(np.array(outputs, dtype=float))
+    )
     if tensor.ndim == 0:
         raise ValueError("outputs must be one or several numbers per example, got a single number")
     bad = int((~torch.isfinite(tensor)).sum())
@@ -134,7 +166,9 @@ def _logits(outputs: Any) -> Tensor:
 
 def _from_text(array: np.ndarray[Any, Any], constraint: Constraint) -> Tensor:
     """Groups by their names in the constraint; a missing one is none."""
-    names = {cell.group_name: cell.group for cell in constraint.cells.items if cell.group is not None}
+    names = {
+        cell.group_name: cell.group for cell in constraint.cells.items if cell.group is not None
+    }
     text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
     for name, code in names.items():
         codes[text == name] = code
@@ -142,16 +176,19 @@ def _from_text(array: np.ndarray[Any, Any], constraint: Constraint) -> Tensor:
     # where the constraint names some groups only (the recall of B), the others may have any name
     if unknown and len(names) == constraint.cells.groups:
         raise ValueError(
-            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint "
-            f"{constraint.names[0]!r} has {', '.join(list(names)[:6])}; name all groups in the constraint, or mark "
-            "examples of no group as missing"
+            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint"
+            f" {constraint.names[0]!r} has {', '.join(list(names)[:6])}; name all groups in the"
+            " constraint, or mark examples of no group as missing"
         )
     if unknown and not (codes >= 0).any():
-        raise ValueError(f"no example belongs to {', '.join(names)}; there is {', '.join(sorted(set(unknown))[:6])}")
+        raise ValueError(
+            f"no example belongs to {', '.join(names)}; there is"
+            f" {', '.join(sorted(set(unknown))[:6])}"
+        )
     return torch.from_numpy(codes)
 
 
-# Cells ----------------------------------------------------------------------------------------------------------------
+# Cells --------------------------------------------------------------------------------------------
 
 
 class CellSummary(NamedTuple):
@@ -196,10 +233,15 @@ def summarize(constraints: Sequence[Constraint], held_out: HeldOut) -> CellSumma
     return CellSummaries(cells, mean, error, _correlation(places, influences, held_out.size))
 
 
-def _summary(name: str, values: Tensor, weight: Tensor, is_rate: bool) -> tuple[CellSummary, Tensor]:
+def _summary(
+    name: str, values: Tensor, weight: Tensor, is_rate: bool
+) -> tuple[CellSummary, Tensor]:
     """A cell, and the influence of each of its examples on the mean."""
     if len(values) == 0:
-        return CellSummary(name, 0, 0.0, 0.0, 0.0, 0.0, is_rate, f"{name!r} has no examples"), values
+        return (
+            CellSummary(name, 0, 0.0, 0.0, 0.0, 0.0, is_rate, f"{name!r} has no examples"),
+            values,
+        )
     share = weight / weight.sum()
     effective = 1 / float(share.square().sum())
     mean = float(share @ values)
@@ -209,28 +251,41 @@ def _summary(name: str, values: Tensor, weight: Tensor, is_rate: bool) -> tuple[
     error, skewness = 0.0, 0.0
     if effective > 2 and square > 0:
         error = (square * effective / (effective - 1)) ** 0.5
-        small = (effective * (effective - 1)) ** 0.5 / (effective - 2)  # the usual correction of a sample's skewness
+        # the usual correction of a sample's skewness
+        small = (effective * (effective - 1)) ** 0.5 / (effective - 2)
         skewness = float(influence.pow(3).sum()) / square**1.5 * small
     low, high = (float(end) for end in values.aminmax())
     constant = high - low <= 1e-12 * max(abs(low), abs(high))
     if is_rate and not constant:
-        effective = min(effective, mean * (1 - mean) / square)  # fewer where the heavy examples are the rare ones
+        # fewer where the heavy examples are the rare ones
+        effective = min(effective, mean * (1 - mean) / square)
     if is_rate:
-        shrunk = (mean * effective + 1) / (effective + 2)  # a share of 0 or 1 is not known without error
+        # a share of 0 or 1 is not known without error
+        shrunk = (mean * effective + 1) / (effective + 2)
         error = (shrunk * (1 - shrunk) / (effective + 2)) ** 0.5
     problem = _problem(name, len(values), effective, constant and not is_rate)
-    return CellSummary(name, len(values), effective, mean, error, skewness, is_rate, problem), influence
+    return (
+        CellSummary(name, len(values), effective, mean, error, skewness, is_rate, problem),
+        influence,
+    )
 
 
 def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
     if examples < MIN_EXAMPLES:
-        return f"{name!r} has {counted(examples, 'example')}, and a verdict needs at least {MIN_EXAMPLES}"
+        return (
+            f"{name!r} has {counted(examples, 'example')}, and a verdict needs at least"
+            f" {MIN_EXAMPLES}"
+        )
     if effective < MIN_EXAMPLES * (1 - 1e-9):
         return (
-            f"{name!r} has {examples} examples, but their weights differ so much that their effective number is "
-            f"{effective:.0f}, and a verdict needs at least {MIN_EXAMPLES}"
+            f"{name!r} has {examples} examples, but their weights differ so much that their"
+            f" effective number is {effective:.0f}, and a verdict needs at least {MIN_EXAMPLES}"
         )
-    return f"all {examples} values of {name!r} are the same, so that their spread is not known" if constant else ""
+    return (
+        f"all {examples} values of {name!r} are the same, so that their spread is not known"
+        if constant
+        else ""
+    )
 
 
 def _correlation(places: Sequence[Tensor], influences: Sequence[Tensor], size: int) -> Tensor:

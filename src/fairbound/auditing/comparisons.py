@@ -1,8 +1,9 @@
 """Two audits side by side: two models on the same examples, or one model at two dates.
 
-The interval of a change a2 - a1 comes from the intervals of both (Newcombe's rule, also called MOVER):
-from a2 - a1 - sqrt((a2 - low2)^2 + (high1 - a1)^2) to a2 - a1 + sqrt((high2 - a2)^2 + (a1 - low1)^2). It is meant for
-independent samples, as two dates are; two models on the same examples vary together: there it is wider than need be.
+The interval of a change a2 - a1 comes from the intervals of both (Newcombe's rule, also called
+MOVER): from a2 - a1 - sqrt((a2 - low2)^2 + (high1 - a1)^2) to a2 - a1 + sqrt((high2 - a2)^2 + (a1 -
+low1)^2). It is meant for independent samples, as two dates are; two models on the same examples
+vary together: there it is wider than need be.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Comparison:
     second: Audit
     names: tuple[str, str]  # of the models, columns or files
     metrics: Mapping[str, IntervalEstimate]  # second minus first
-    groups: Mapping[str, Mapping[str, IntervalEstimate]]  # group in both -> rate, auc, ... -> second minus first
+    # group in both -> rate, auc, ... -> second minus first
+    groups: Mapping[str, Mapping[str, IntervalEstimate]]
     only_first: tuple[str, ...] = ()  # groups
     only_second: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # shown on top of the page
@@ -35,7 +37,10 @@ class Comparison:
 
 
 def compare(
-    first: Audit, second: Audit, names: tuple[str, str] = ("first", "second"), notes: Sequence[str] = ()
+    first: Audit,
+    second: Audit,
+    names: tuple[str, str] = ("first", "second"),
+    notes: Sequence[str] = (),
 ) -> Comparison:
     """The change of every metric, and of every rate of the groups that both audits have.
 
@@ -48,11 +53,14 @@ def compare(
     """
     if first.attributes != second.attributes:
         raise ValueError(
-            f"the audits are by {' x '.join(first.attributes)} and by {' x '.join(second.attributes)}; compare audits "
-            "of the same attributes"
+            f"the audits are by {' x '.join(first.attributes)} and by"
+            f" {' x '.join(second.attributes)}; compare audits of the same attributes"
         )
     if first.level != second.level:
-        raise ValueError(f"the audits have intervals of level {first.level:g} and {second.level:g}; give both the same")
+        raise ValueError(
+            f"the audits have intervals of level {first.level:g} and {second.level:g}; give both"
+            " the same"
+        )
     if len(set(names)) < 2:
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
     both = [name for name in first.metrics if name in second.metrics]
@@ -60,7 +68,8 @@ def compare(
     shared = [name for name in own if name in others]
     if not shared:
         raise ValueError(
-            f"no group is in both: {names[0]} has {_few(own)}, {names[1]} {_few(others)}; groups are matched by name"
+            f"no group is in both: {names[0]} has {_few(own)}, {names[1]} {_few(others)}; groups"
+            " are matched by name"
         )
     return Comparison(
         first,

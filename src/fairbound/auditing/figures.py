@@ -1,5 +1,5 @@
-"""The figures of an audit's page: rates, score distributions, ROC curves and calibration by group; two audits side by
-side. Names of groups are whole, in as many lines as they need."""
+"""The figures of an audit's page: rates, score distributions, ROC curves and calibration by group;
+two audits side by side. Names of groups are whole, in as many lines as they need."""
 
 from __future__ import annotations
 
@@ -29,8 +29,13 @@ from fairbound.metrics.intervals import IntervalEstimate
 MAX_GROUPS = 30  # in a figure of rates
 MAX_OUTLINES = 10  # in a figure of scores: more cannot be told apart
 PANELS = (
-    "false_positive_rate", "false_negative_rate", "positive_rate", "base_rate", "accuracy", "positive_predictive_value",
-)  # fmt: skip
+    "false_positive_rate",
+    "false_negative_rate",
+    "positive_rate",
+    "base_rate",
+    "accuracy",
+    "positive_predictive_value",
+)
 MIN_AXIS_WIDTH = 0.2  # of a rate: below, irrelevant differences would appear large
 WIDE, NARROW = 440, 360  # of a panel
 
@@ -42,9 +47,12 @@ def largest(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
 
 
 def scored_groups(audit: Audit) -> list[GroupAudit]:
-    """The groups whose scores are drawn: the outline of a few examples is a line of spikes that flattens all others."""
+    """The groups whose scores are drawn: the outline of a few examples is a line of spikes that
+    flattens all others."""
     groups = [group for group in audit.groups if group.examples > 0]
-    return largest([group for group in groups if group.examples >= SMALL_GROUP] or groups, MAX_OUTLINES)
+    return largest(
+        [group for group in groups if group.examples >= SMALL_GROUP] or groups, MAX_OUTLINES
+    )
 
 
 @style()
@@ -58,21 +66,30 @@ def rates(audit: Audit) -> Any:
         if whole is not None:
             axes.axvline(whole, color=SOFT, linestyle="--")
         for row, group in enumerate(groups):
-            words = f"{_rate_words(group, rate)}{'' if whole is None else f'; all groups: {number(whole)}'}"
+            words = _rate_words(group, rate)
+            if whole is not None:
+                words += f"; all groups: {number(whole)}"
             color = INK if group.name == audit.reference else DOT
             _dot(axes, row, group.rates[rate], words, color, missing=why_no_rate(rate))
-    figure.set_label("Rates of every group with their intervals; the same numbers are in the table of groups")
+    figure.set_label(
+        "Rates of every group with their intervals; the same numbers are in the table of groups"
+    )
     return figure
 
 
 @style()
 def compared_rates(comparison: Comparison) -> Any:
-    """A panel for each rate, a row for each group in both audits: the first above, the second below."""
-    groups = largest([group for group in comparison.first.groups if group.name in comparison.groups], MAX_GROUPS)
+    """A panel for each rate, a row for each group in both audits: the first above, the second
+    below."""
+    groups = largest(
+        [group for group in comparison.first.groups if group.name in comparison.groups], MAX_GROUPS
+    )
     second = {group.name: group for group in comparison.second.groups}
     figure, drawn = _rate_panels(groups)
     for rate, axes in drawn.items():
-        axes.set_xlim(_range([side.rates[rate] for group in groups for side in (group, second[group.name])]))
+        axes.set_xlim(
+            _range([side.rates[rate] for group in groups for side in (group, second[group.name])])
+        )
         for row, group in enumerate(groups):
             for side, color, shift, name in (
                 (group, SOFT, -0.16, comparison.names[0]),
@@ -90,10 +107,14 @@ def scores(audit: Audit) -> Any:
     figure, axes = _curves(audit, "score", "share of the group")
     for (color, dash), group in zip(_lines(), scored_groups(audit), strict=False):
         name = f"{group.name} ({group.examples:,})"
-        outline = axes.stairs(group.histogram, audit.bins, color=color, linestyle=dash, linewidth=1.8)
+        outline = axes.stairs(
+            group.histogram, audit.bins, color=color, linestyle=dash, linewidth=1.8
+        )
         titled(outline, name).set_label(_lines_of(name, 45))
     if audit.threshold is not None:
-        axes.axvline(audit.threshold, color=INK, linestyle=":", label=f"threshold {audit.threshold:g}")
+        axes.axvline(
+            audit.threshold, color=INK, linestyle=":", label=f"threshold {audit.threshold:g}"
+        )
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:.0%}")
     return _with_legend(figure, axes, "Histograms of the scores of every group")
@@ -108,7 +129,10 @@ def roc(audit: Audit) -> Any:
         if group.roc:
             area = "" if group.auc is None else f"AUC {_text(group.auc)}"
             (line,) = axes.plot(
-                *zip(*group.roc, strict=True), dash, color=color, label=f"{_lines_of(group.name, 45)}\n{area}"
+                *zip(*group.roc, strict=True),
+                dash,
+                color=color,
+                label=f"{_lines_of(group.name, 45)}\n{area}",
             )
             titled(line, f"{group.name}: {area}")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
@@ -117,7 +141,8 @@ def roc(audit: Audit) -> Any:
 
 @style()
 def calibration(audit: Audit) -> Any:
-    """A panel for each group: the share with label 1 by score, with intervals; the diagonal where it is calibrated."""
+    """A panel for each group: the share with label 1 by score, with intervals; the diagonal where
+    it is calibrated."""
     groups = [group for group in scored_groups(audit) if group.calibration]
     figure, parts = panels(len(groups), 176, 200, columns=6)
     places = [point.score for group in groups for point in group.calibration]
@@ -130,16 +155,22 @@ def calibration(audit: Audit) -> Any:
         axes.locator_params(axis="x", nbins=4)
         if audit.probabilities:
             axes.plot([0, 1], [0, 1], color=FAINT, linestyle="--")
-        axes.plot(*zip(*((point.score, point.rate.value) for point in group.calibration), strict=True), color=DOT)
+        axes.plot(
+            *zip(*((point.score, point.rate.value) for point in group.calibration), strict=True),
+            color=DOT,
+        )
         for point in group.calibration:
-            words = f"{group.name}, score {point.score:.3g}: {_text(point.rate)}, {point.examples:,} examples"
+            words = (
+                f"{group.name}, score {point.score:.3g}: {_text(point.rate)}, {point.examples:,}"
+                " examples"
+            )
             _dot(axes, point.score, point.rate, words, DOT, along="y")
         axes.set_xlabel("mean score" if audit.probabilities else "score")
     figure.set_label("Share with label 1 by score, for every group")
     return figure
 
 
-# Parts ----------------------------------------------------------------------------------------------------------------
+# Parts --------------------------------------------------------------------------------------------
 
 
 def _lines_of(name: str, width: int) -> str:
@@ -180,20 +211,33 @@ def _rate_panels(groups: Sequence[GroupAudit]) -> tuple[Any, dict[str, Any]]:
 
 
 def _dot(
-    axes: Any, row: float, measured: IntervalEstimate, words: str, color: str, along: str = "x", missing: str = ""
+    axes: Any,
+    row: float,
+    measured: IntervalEstimate,
+    words: str,
+    color: str,
+    along: str = "x",
+    missing: str = "",
 ) -> None:
-    """A dot and its interval in a row, or with along="y" in a column; the limits of the axes are set before."""
+    """A dot and its interval in a row, or with along="y" in a column; the limits of the axes are
+    set before."""
     if measured.value is None:
         axes.text(0.02, row, missing, color=SOFT, va="center", transform=axes.get_yaxis_transform())
         return
     at = (measured.value, row) if along == "x" else (row, measured.value)
     if measured.low is not None and measured.high is not None:
         error_bars(axes, at, **{f"{along}_ends": (measured.low, measured.high)}, color=color)
-    titled(axes.plot(*at, "o", color=color, markersize=7 if along == "x" else 5, clip_on=False)[0], words)
+    titled(
+        axes.plot(*at, "o", color=color, markersize=7 if along == "x" else 5, clip_on=False)[0],
+        words,
+    )
 
 
 def _rate_words(group: GroupAudit, rate: str) -> str:
-    return f"{group.name}: {title(rate).lower()} {_text(group.rates[rate])}, {group.examples:,} examples"
+    return (
+        f"{group.name}: {title(rate).lower()} {_text(group.rates[rate])}, {group.examples:,}"
+        " examples"
+    )
 
 
 def _text(measured: IntervalEstimate) -> str:
@@ -201,7 +245,8 @@ def _text(measured: IntervalEstimate) -> str:
 
 
 def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
-    """From the lowest to the highest end of an interval, with a margin, between 0 and 1 and not too narrow."""
+    """From the lowest to the highest end of an interval, with a margin, between 0 and 1 and not too
+    narrow."""
     ends = [end for estimate in measured for end in estimate if end is not None] or [0.0, 1.0]
     low, high = min(ends), max(ends)
     margin = max(0.04 * (high - low), (MIN_AXIS_WIDTH - (high - low)) / 2)

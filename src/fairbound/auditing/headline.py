@@ -1,4 +1,5 @@
-"""The question of an audit first: who is flagged wrongly, and who is missed wrongly, against a reference group."""
+"""The question of an audit first: who is flagged wrongly, and who is missed wrongly, against a
+reference group."""
 
 from __future__ import annotations
 
@@ -25,13 +26,16 @@ class Answer:
     title: str
     among: str
     fate: str
-    lines: tuple[tuple[GroupAudit, ReferenceGap | None], ...]  # the reference group first, then the largest ones
+    # the reference group first, then the largest ones
+    lines: tuple[tuple[GroupAudit, ReferenceGap | None], ...]
     sentence: str  # about the clearest difference
 
 
 def answers(audit: Audit) -> list[Answer]:
     """Both error rates, where they are defined."""
-    return [_answer(audit, rate) for rate in QUESTIONS if _base(audit).rates[rate].value is not None]
+    return [
+        _answer(audit, rate) for rate in QUESTIONS if _base(audit).rates[rate].value is not None
+    ]
 
 
 def _base(audit: Audit) -> GroupAudit:
@@ -41,7 +45,8 @@ def _base(audit: Audit) -> GroupAudit:
 def _answer(audit: Audit, rate: str) -> Answer:
     compared = _compared(audit, rate)
     sentence = _sentence(audit, rate, compared)
-    if not any(gap.beyond_chance for _, gap in compared):  # small intersections may hide what an attribute shows
+    # small intersections may hide what an attribute shows
+    if not any(gap.beyond_chance for _, gap in compared):
         for part in audit.parts:
             alone = _compared(part, rate)
             if any(gap.beyond_chance for _, gap in alone):
@@ -51,7 +56,11 @@ def _answer(audit: Audit, rate: str) -> Answer:
 
 def _compared(audit: Audit, rate: str) -> list[tuple[GroupAudit, ReferenceGap]]:
     """The groups that have that rate, largest first, each with its gap to the reference group."""
-    compared = [(group, group.against_reference[rate]) for group in audit.groups if rate in group.against_reference]
+    compared = [
+        (group, group.against_reference[rate])
+        for group in audit.groups
+        if rate in group.against_reference
+    ]
     return sorted(compared, key=lambda line: -line[0].examples)
 
 
@@ -68,19 +77,29 @@ def _sentence(audit: Audit, rate: str, compared: Sequence[tuple[GroupAudit, Refe
         return f"{none}. {alone}."
     group, gap = max(certain or compared, key=lambda line: _clearness(line[1].difference))
     points = 100 * (gap.difference.value or 0.0)
-    size = f"{abs(points):.1f} points {'more' if points >= 0 else 'less'} {ends(gap.difference, '+.1f', 100)}".rstrip()
+    size = (
+        f"{abs(points):.1f} points {'more' if points >= 0 else 'less'}"
+        f" {ends(gap.difference, '+.1f', 100)}".rstrip()
+    )
     clearest = "The clearest difference: " if len(compared) > 1 and has_intervals else ""
-    words = f"{clearest}{percent(group.rates[rate].value)} of {among} in group {group.name} are {fate}, "
+    words = (
+        f"{clearest}{percent(group.rates[rate].value)} of {among} in group {group.name} are"
+        f" {fate}, "
+    )
     words += f"against {base} in group {audit.reference}: {size}"
     if gap.ratio.value is not None:
         words += f", {gap.ratio.value:.2f} times the rate {ends(gap.ratio, '.2f')}".rstrip()
     if len(compared) == 1 or not has_intervals:
         return words + ("." if certain or not has_intervals else "; this may be chance.")
     differ = "differ" if len(certain) > 1 else "differs"
-    return f"{words}. {len(certain):,} of {len(compared):,} groups {differ} from {audit.reference} beyond chance."
+    return (
+        f"{words}. {len(certain):,} of {len(compared):,} groups {differ} from {audit.reference}"
+        " beyond chance."
+    )
 
 
 def _clearness(gap: IntervalEstimate) -> float:
-    """A difference in units of its interval's width: the largest difference may be that of the smallest group."""
+    """A difference in units of its interval's width: the largest difference may be that of the
+    smallest group."""
     width = 1.0 if gap.low is None or gap.high is None else gap.high - gap.low
     return abs(gap.value or 0.0) / width

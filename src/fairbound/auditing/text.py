@@ -1,5 +1,5 @@
-"""The text of an audit: formatted names and numbers, what a rate or metric means, its source, why one is
-undefined, and caveats of the numbers."""
+"""The text of an audit: formatted names and numbers, what a rate or metric means, its source, why
+one is undefined, and caveats of the numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fairbound.auditing.audits import Audit
 
 MAX_NAMED = 10  # small groups in a note
-SMALL_GROUP = 50  # examples: below, the intervals of a group's rates are rough (metrics/intervals.py)
+# examples: below, the intervals of a group's rates are rough (metrics/intervals.py)
+SMALL_GROUP = 50
 RATE_WORDS = {
     "base_rate": "share of the examples whose label is 1",
     "positive_rate": "share of the examples that are predicted 1",
@@ -33,13 +34,26 @@ RATE_WORDS = {
     "negative_predictive_value": "of the examples predicted 0, the share whose label is 0",
     "false_omission_rate": "of the examples predicted 0, the share whose label is 1",
 }
-RATE_TITLES = {"positive_rate": "selection rate", "base_rate": "share with label 1", "inaccuracy": "share of errors",
-               "auc": "AUC"}  # fmt: skip
+RATE_TITLES = {
+    "positive_rate": "selection rate",
+    "base_rate": "share with label 1",
+    "inaccuracy": "share of errors",
+    "auc": "AUC",
+}
 _SCORE_WORDS = {  # name -> words, source (metrics/wasserstein.py, metrics/roc.py)
-    "w1": ("distance between score distributions: area between the two that differ most", "Wasserstein-1 distance"),
-    "wd": ("squared distance between score histograms: the reference group's and the farthest", "the paper"),
+    "w1": (
+        "distance between score distributions: area between the two that differ most",
+        "Wasserstein-1 distance",
+    ),
+    "wd": (
+        "squared distance between score histograms: the reference group's and the farthest",
+        "the paper",
+    ),
     "auc_difference": ("difference in area under the ROC curve: largest minus smallest", "DeLong"),
-    "calibration_difference": ("difference in mean of score minus label: largest minus smallest", "calibration"),
+    "calibration_difference": (
+        "difference in mean of score minus label: largest minus smallest",
+        "calibration",
+    ),
 }
 _LOSS_SOURCES = {"largest_loss_gap_from_mean": "the paper, eq. (4)"}
 
@@ -102,7 +116,9 @@ def percent(value: float | None) -> str:
     """
     if value is None:
         return "undefined"
-    return f"{100 * value:{'.1f' if value == 0 or abs(value) >= 0.001 else '.2g'}}\N{NO-BREAK SPACE}%"
+    return (
+        f"{100 * value:{'.1f' if value == 0 or abs(value) >= 0.001 else '.2g'}}\N{NO-BREAK SPACE}%"
+    )
 
 
 def ends(measured: IntervalEstimate, form: str = ".3f", scale: float = 1.0) -> str:
@@ -117,7 +133,11 @@ def ends(measured: IntervalEstimate, form: str = ".3f", scale: float = 1.0) -> s
 
 def excludes_zero(measured: IntervalEstimate) -> bool:
     """Whether the whole interval lies on one side of 0."""
-    return measured.low is not None and measured.high is not None and (measured.low > 0 or measured.high < 0)
+    return (
+        measured.low is not None
+        and measured.high is not None
+        and (measured.low > 0 or measured.high < 0)
+    )
 
 
 def why_undefined(audit: Audit, name: str) -> str:
@@ -128,7 +148,9 @@ def why_undefined(audit: Audit, name: str) -> str:
         return f"it is defined for two groups only, and {_so_many(len(present))}"
     if len(present) < 2:
         return f"it compares groups, and {_so_many(len(present))}"
-    if (name == "wd" or metric is None or metric.groups == "reference") and audit.reference not in present:
+    if (
+        name == "wd" or metric is None or metric.groups == "reference"
+    ) and audit.reference not in present:
         return f"the reference group {audit.reference!r} has no examples"
     if metric is not None:
         return _why_no_rate(audit, metric)
@@ -145,7 +167,11 @@ def why_undefined(audit: Audit, name: str) -> str:
 def why_no_rate(rate: str) -> str:
     """Why a group may lack a rate.
 
-    >>> why_no_rate("false_positive_rate"), why_no_rate("positive_predictive_value"), why_no_rate("accuracy")
+    >>> (
+    ...     why_no_rate("false_positive_rate"),
+    ...     why_no_rate("positive_predictive_value"),
+    ...     why_no_rate("accuracy"),
+    ... )
     ('none with label 0', 'none predicted 1', 'no examples')
     """
     among = RATES[rate][1]
@@ -163,7 +189,9 @@ def _why_no_rate(audit: Audit, metric: Metric) -> str:
     for rate in metric.rates:
         words = title(rate).lower()
         having = {
-            group.name: group.rates[rate].value for group in audit.compared if group.rates[rate].value is not None
+            group.name: group.rates[rate].value
+            for group in audit.compared
+            if group.rates[rate].value is not None
         }
         if len(having) < 2:
             return f"{'no group' if not having else f'only {next(iter(having))!r}'} has a {words}"
@@ -174,7 +202,7 @@ def _why_no_rate(audit: Audit, metric: Metric) -> str:
     return "a group lacks a rate that it compares"
 
 
-# Caveats -------------------------------------------------------------------------------------------------------------
+# Caveats ------------------------------------------------------------------------------------------
 
 
 def small_groups(counts: Counts, min_size: int) -> list[str]:
@@ -186,28 +214,46 @@ def small_groups(counts: Counts, min_size: int) -> list[str]:
     notes = [f"{_listed(empty)} no examples"] if empty else []
     if small:
         rule = f"fewer than {min_size} examples (--min-size)"
-        notes.append(f"{_listed(small, MAX_NAMED)} {rule}: listed with their rates, but compared with no other group")
+        notes.append(
+            f"{_listed(small, MAX_NAMED)} {rule}: listed with their rates, but compared with no"
+            " other group"
+        )
     if few:
-        notes.append(f"{_listed(few)} fewer than {SMALL_GROUP} examples: the intervals are wide, and rough")
+        notes.append(
+            f"{_listed(few)} fewer than {SMALL_GROUP} examples: the intervals are wide, and rough"
+        )
     return notes
 
 
 def _listed(names: Sequence[str] | Mapping[str, int], most: int = 3) -> str:
-    shown = [f"{name!r} ({names[name]:,})" if isinstance(names, Mapping) else repr(name) for name in names]
-    words = ", ".join(shown[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
-    return f"{'group' if len(names) == 1 else 'groups'} {words} {'has' if len(names) == 1 else 'have'}"
+    shown = [
+        f"{name!r} ({names[name]:,})" if isinstance(names, Mapping) else repr(name)
+        for name in names
+    ]
+    words = ", ".join(shown[:most]) + (
+        f" and {len(names) - most:,} more" if len(names) > most else ""
+    )
+    return (
+        f"{'group' if len(names) == 1 else 'groups'} {words} {'has' if len(names) == 1 else 'have'}"
+    )
 
 
 def one_group(counts: Counts) -> list[str]:
     """Whether there is nothing to compare."""
     if len(counts.names) > 1:
         return []
-    return [f"there is one group only, {counts.names[0]!r}: nothing is compared, and every gap is undefined"]
+    return [
+        f"there is one group only, {counts.names[0]!r}: nothing is compared, and every gap is"
+        " undefined"
+    ]
 
 
 def own_group(name: str, what: str) -> str:
     """The caveat of groups that are what is audited."""
-    return f"the group column {name!r} is the {what} itself: groups differ in it by definition, not by the model"
+    return (
+        f"the group column {name!r} is the {what} itself: groups differ in it by definition, not by"
+        " the model"
+    )
 
 
 def one_sided(labels: Tensor, predictions: Tensor, scores: Tensor | None = None) -> list[str]:
@@ -216,8 +262,14 @@ def one_sided(labels: Tensor, predictions: Tensor, scores: Tensor | None = None)
     for values, what in ((labels, "label"), (predictions, "prediction")):
         seen = values.unique().tolist()
         if len(seen) == 1:
-            known = scores is not None and what == "prediction" and bool(torch.isfinite(scores).all())
-            hint = f" ({_range(scores)}; {threshold_hint(scores)})" if known and scores is not None else ""
+            known = (
+                scores is not None and what == "prediction" and bool(torch.isfinite(scores).all())
+            )
+            hint = (
+                f" ({_range(scores)}; {threshold_hint(scores)})"
+                if known and scores is not None
+                else ""
+            )
             notes.append(f"every {what} is {seen[0]}{hint}: rates among the others are undefined")
     return notes
 
@@ -227,7 +279,8 @@ def _range(score: Tensor) -> str:
 
 
 def threshold_hint(score: Tensor) -> str:
-    """A threshold that divides these scores: 0 between negative and positive ones, else the middle of their range.
+    """A threshold that divides these scores: 0 between negative and positive ones, else the middle
+    of their range.
 
     >>> threshold_hint(torch.arange(1, 11)), threshold_hint(torch.tensor([-2.5, 3.0]))
     ('try --threshold 5', 'try --threshold 0')
@@ -257,4 +310,7 @@ def not_compared(counts: Counts, min_size: int) -> list[str]:
     ]
     if not few:
         return []
-    return [f"{_listed(few)} fewer than {FEWEST} examples: skipped in distances of scores and gaps of losses"]
+    return [
+        f"{_listed(few)} fewer than {FEWEST} examples: skipped in distances of scores and gaps of"
+        " losses"
+    ]

@@ -1,6 +1,7 @@
 """The verdict: do constraints hold for the population that held-out examples were drawn from?
 
-Decided as "holds", "violated" or "undecided"; printed as a table within 80 columns and a sentence with the conclusion.
+Decided as "holds", "violated" or "undecided"; printed as a table within 80 columns and a sentence
+with the conclusion.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _HEADINGS = ("constraint", "value", "all at once", "alone", "bound", "", "needed
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on constraints from held-out examples; `print` shows a table. `verdict` has an example."""
+    """The decision on constraints from held-out examples; `print` shows a table. `verdict` has an
+    example."""
 
     decision: Decision
     gaps: tuple[Gap, ...]  # one for every row of the constraints
@@ -35,12 +37,17 @@ class Verdict:
 
     @property
     def decisive(self) -> Gap:
-        """The gap that decides: the clearest violation, the one nearest to its bound, the one to settle."""
+        """The gap that decides: the clearest violation, the one nearest to its bound, the one to
+        settle."""
         if self.decision != "undecided":
             return max((gap for gap in self.gaps if gap.decision == self.decision), key=_nearness)
         undecided = [gap for gap in self.gaps if gap.decision == "undecided"]
         known = [(gap.needed, gap) for gap in undecided if gap.needed is not None]
-        over = [(needed, gap) for needed, gap in known if gap.estimate is not None and gap.estimate > gap.bound]
+        over = [
+            (needed, gap)
+            for needed, gap in known
+            if gap.estimate is not None and gap.estimate > gap.bound
+        ]
         if over:  # one violation is enough, so the one that needs the fewest examples
             return min(over, key=lambda pair: pair[0])[1]
         unknown = [gap for gap in undecided if gap.needed is None]
@@ -67,15 +74,18 @@ def verdict(
     level: float = 0.95,
     seed: int = 0,
 ) -> Verdict:
-    """Whether constraints hold for the population that held-out examples, of any model, were drawn from.
+    """Whether constraints hold for the population that held-out examples, of any model, were drawn
+    from.
 
-    "holds" is the decision for constraints that do not hold in at most 1 - level of all samples, and so is "violated"
-    for constraints that do; "undecided" is the rest. Columns are arrays, tensors, lists, pandas or polars columns.
+    "holds" is the decision for constraints that do not hold in at most 1 - level of all samples,
+    and so is "violated" for constraints that do; "undecided" is the rest. Columns are arrays,
+    tensors, lists, pandas or polars columns.
 
     Args:
-        constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them; not functions.
-        groups: of every example, its number 0, 1, ... (-1: none) or its name in the constraint; or several columns by
-            name.
+        constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them;
+            not functions.
+        groups: of every example, its number 0, 1, ... (-1: none) or its name in the constraint; or
+            several columns by name.
         losses: per-example losses, for constraints on losses.
         predictions: decisions, for constraints on rates: 0 or 1, or the number of a class.
         outputs: logits in place of decisions: one per example, or one per class.
@@ -103,18 +113,20 @@ def verdict(
     for other in listed:
         if not isinstance(other, Constraint):
             raise ValueError(
-                f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is about constraints "
-                "on means (loss_parity, demographic_parity, ...): drop it"
+                f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is"
+                " about constraints on means (loss_parity, demographic_parity, ...): drop it"
             )
     tested = [constraint for constraint in listed if isinstance(constraint, Constraint)]
     held_out = HeldOut.of(groups, losses, predictions, outputs, labels, weight)
     gaps = decide(tested, names, summarize(tested, held_out), level, seed)
     found = {gap.decision for gap in gaps}
-    decision: Decision = "violated" if "violated" in found else "undecided" if "undecided" in found else "holds"
+    decision: Decision = (
+        "violated" if "violated" in found else "undecided" if "undecided" in found else "holds"
+    )
     return Verdict(decision, gaps, held_out.size, level)
 
 
-# Text -----------------------------------------------------------------------------------------------------------------
+# Text ---------------------------------------------------------------------------------------------
 
 
 def _table(gaps: Sequence[Gap], level: float) -> list[str]:
@@ -126,7 +138,10 @@ def _table(gaps: Sequence[Gap], level: float) -> list[str]:
     lines = [_line(entries, widths) for entries in columns]
     if len(shown) < len(gaps):
         lines.append(f"and {len(gaps) - len(shown)} more, farther from their bounds")
-    needed = "needed: the scarcer group's\nexamples in all, if the truth is within a standard error of the value"
+    needed = (
+        "needed: the scarcer group's\nexamples in all, if the truth is within a standard error of"
+        " the value"
+    )
     return [*lines, f"{100 * level:g} % limits, all at once and alone; {needed}"]
 
 
@@ -140,7 +155,10 @@ def most_important(gaps: Sequence[Gap]) -> Sequence[Gap]:
 
 def _sentence(gap: Gap, decision: Decision, level: float) -> str:
     """What follows from a verdict that depends on this gap."""
-    sure, population = f"at {100 * level:g} % confidence", "the population that these examples were drawn from"
+    sure, population = (
+        f"at {100 * level:g} % confidence",
+        "the population that these examples were drawn from",
+    )
     asked = f"at least {_bound(gap)} is required" if gap.minimum else f"{_bound(gap)} is allowed"
     if decision == "holds":
         assert gap.at_most is not None
@@ -150,10 +168,16 @@ def _sentence(gap: Gap, decision: Decision, level: float) -> str:
     low, high = _as_read(gap)
     if decision == "violated":
         end = f"at most {number(high)}" if gap.minimum else f"at least {number(low)}"
-        return f"Violated: {sure}, for all constraints together, {gap.name!r} is {end} for {population}, and {asked}."
+        return (
+            f"Violated: {sure}, for all constraints together, {gap.name!r} is {end} for"
+            f" {population}, and {asked}."
+        )
     if gap.needed is None:
         return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
-    return f"Undecided: {gap.name!r} is between {number(low)} and {number(high)}, and {asked}. {_more(gap)}"
+    return (
+        f"Undecided: {gap.name!r} is between {number(low)} and {number(high)}, and {asked}."
+        f" {_more(gap)}"
+    )
 
 
 def _more(gap: Gap) -> str:
@@ -170,7 +194,8 @@ def _more(gap: Gap) -> str:
 
 
 def _nearness(gap: Gap) -> float:
-    """How far the estimate lies above its bound, in units of its noise; those that are not known come last."""
+    """How far the estimate lies above its bound, in units of its noise; those that are not known
+    come last."""
     if gap.estimate is None or gap.at_most is None:
         return -math.inf
     return (gap.estimate - gap.bound) / max(gap.at_most - gap.estimate, 1e-300)
@@ -223,7 +248,11 @@ def _short(gap: Gap) -> str:
 
 def _digits(count: float) -> str:
     """Two digits: 1200, or 3e6."""
-    return f"{_two_digits(count)}" if count < 1e6 else f"{count:.0e}".replace("e+0", "e").replace("e+", "e")
+    return (
+        f"{_two_digits(count)}"
+        if count < 1e6
+        else f"{count:.0e}".replace("e+0", "e").replace("e+", "e")
+    )
 
 
 def table_line(gap: Gap) -> tuple[str, ...]:
@@ -233,7 +262,11 @@ def table_line(gap: Gap) -> tuple[str, ...]:
         gap.name,
         "" if gap.estimate is None else number(_sign(gap) * gap.estimate),
         "" if low is None else f"[{number(low)}, {number(high)}]",
-        "" if gap.at_most is None else f"{'>=' if gap.minimum else '<='} {number(_sign(gap) * gap.at_most)}",
+        (
+            ""
+            if gap.at_most is None
+            else f"{'>=' if gap.minimum else '<='} {number(_sign(gap) * gap.at_most)}"
+        ),
         _bound(gap),
         gap.decision,
         _short(gap),
@@ -245,4 +278,6 @@ def _line(entries: Sequence[str], widths: Sequence[int]) -> str:
     if len(name) > width:  # cut in the middle: names differ at their ends
         name = f"{name[: (width - 1) // 2]}~{name[len(name) - width // 2 :]}"
     aligned = [f"{entry:>{w}}" for entry, w in zip(entries, widths, strict=True)]
-    return " ".join([f"{name:<{width}}", *aligned[1:5], f"{decision:<{widths[5]}}", aligned[6]]).rstrip()
+    return " ".join(
+        [f"{name:<{width}}", *aligned[1:5], f"{decision:<{widths[5]}}", aligned[6]]
+    ).rstrip()

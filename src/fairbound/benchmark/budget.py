@@ -1,4 +1,5 @@
-"""How many examples a method passes through the model: the unit in which budgets are equal for all."""
+"""How many examples a method passes through the model: the unit in which budgets are equal for
+all."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ print("\\n", *facts.passes, int(facts.several_gradients), int(facts.several_poin
 def examples_per_step(method: Algorithm[Any], objective: int, constraints: int) -> float:
     """Examples that a step passes through the model, forward only or also backward.
 
-    Of a random batch size it is the expectation: one mini-batch, and one of 2^(level + 1) times its examples, whose
-    halves are the same examples.
+    Of a random batch size it is the expectation: one mini-batch, and one of 2^(level + 1) times its
+    examples, whose halves are the same examples.
 
     Args:
         objective: examples of a mini-batch for the objective.
@@ -40,16 +41,22 @@ def examples_per_step(method: Algorithm[Any], objective: int, constraints: int) 
     (8.0, 40.0)
     """
     uses = zip(method.evaluates, step_facts(method).passes, strict=True)
-    draws: list[int] = [passes * (objective * ("f" in read) + constraints * ("c" in read)) for read, passes in uses]
+    draws: list[int] = [
+        passes * (objective * ("f" in read) + constraints * ("c" in read)) for read, passes in uses
+    ]
     if method.batch_size_probs is None:
         return float(sum(draws))
-    return draws[0] * (1 + math.fsum(2.0 ** (level + 1) * p for level, p in enumerate(method.batch_size_probs)))
+    return draws[0] * (
+        1 + math.fsum(2.0 ** (level + 1) * p for level, p in enumerate(method.batch_size_probs))
+    )
 
 
 def step_facts(method: Algorithm[Any]) -> StepFacts:
-    """What a trial step shows; of a method from a file in a process of its own, since its code may hang or exit.
+    """What a trial step shows; of a method from a file in a process of its own, since its code may
+    hang or exit.
 
-    One that breaks there counts one pass for each mini-batch: its runs, which have limits, will say why.
+    One that breaks there counts one pass for each mini-batch: its runs, which have limits, will say
+    why.
     """
     kind = type(method)
     if isinstance(method, MultiplierMethod):
@@ -57,7 +64,9 @@ def step_facts(method: Algorithm[Any]) -> StepFacts:
     if not kind.__module__.startswith("fairbound_custom_"):
         return trial_step(method)
     settings = {field.name: getattr(method, field.name) for field in fields(method)}  # type: ignore[arg-type]
-    return _tried(pickle.dumps((sys.modules[kind.__module__].__file__, kind.__name__, settings)), method.draws)
+    return _tried(
+        pickle.dumps((sys.modules[kind.__module__].__file__, kind.__name__, settings)), method.draws
+    )
 
 
 @lru_cache(maxsize=256)
@@ -65,8 +74,12 @@ def _tried(method: bytes, draws: int) -> StepFacts:
     broken = StepFacts((1,) * draws, several_gradients=False, several_points=False)
     try:
         command = [sys.executable, "-c", TRIAL]
-        said = subprocess.run(command, input=method, capture_output=True, timeout=TRIAL_S, check=True).stdout
+        said = subprocess.run(
+            command, input=method, capture_output=True, timeout=TRIAL_S, check=True
+        ).stdout
         *passes, gradients, points = map(int, said.splitlines()[-1].split())
     except (subprocess.SubprocessError, ValueError, IndexError):
         return broken
-    return StepFacts(tuple(passes), bool(gradients), bool(points)) if len(passes) == draws else broken
+    return (
+        StepFacts(tuple(passes), bool(gradients), bool(points)) if len(passes) == draws else broken
+    )

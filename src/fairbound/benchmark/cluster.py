@@ -1,9 +1,10 @@
-"""Tasks handed to Dask: a LocalCluster on this machine, a scheduler by its address, or jobs of a queue (Slurm, ...).
+"""Tasks handed to Dask: a LocalCluster on this machine, a scheduler by its address, or jobs of a
+queue (Slurm, ...).
 
-A worker that sees the results folder writes into it; any other sends the files of a task back, and this process writes
-them. Dask does the rest: it gives the task of a killed worker to another one, tries one that raises again (`retries`),
-and speaks TLS where its own settings name certificates. A command whose scheduler goes away ends; start it again to go
-on.
+A worker that sees the results folder writes into it; any other sends the files of a task back, and
+this process writes them. Dask does the rest: it gives the task of a killed worker to another one,
+tries one that raises again (`retries`), and speaks TLS where its own settings name certificates. A
+command whose scheduler goes away ends; start it again to go on.
 """
 
 from __future__ import annotations
@@ -37,26 +38,31 @@ RETRIES = 1  # of a task that raises
 LOST = "the scheduler of the workers is gone; start again: stored results are not computed again"
 TOPIC = "fairbound"  # of Dask's events: how far a task is
 CONNECT_S = 10  # to wait for a scheduler before the command says that it does not answer
-OWN_PORT = {"dashboard_address": "127.0.0.1:0"}  # any that is free: Dask would take 8787, or warn that it is taken
+# any that is free: Dask would take 8787, or warn that it is taken
+OWN_PORT = {"dashboard_address": "127.0.0.1:0"}
 WORKER_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": {
         "OMP_NUM_THREADS": 1,  # small tensors are slower on more; processes use the cores
-        # A step of many runs frees and asks for the same tens of megabytes; taken anew from the system, each page of
-        # them is a fault: up to a fifth of the time of a Ghost step. glibc reads these at a start; 32 MB is its most.
+        # A step of many runs frees and asks for the same tens of megabytes; taken anew from the
+        # system, each page of them is a fault: up to a fifth of the time of a Ghost step. glibc
+        # reads these at a start; 32 MB is its most.
         "MALLOC_TRIM_THRESHOLD_": 1 << 30,
         "MALLOC_MMAP_THRESHOLD_": 32 << 20,
     },
 }
 
 
-_ONE_AT_A_TIME = threading.Lock()  # threads of a worker would share torch's random state and the data of a plan
+# threads of a worker would share torch's random state and the data of a plan
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class RefusedError(Exception):
     """Why a worker cannot take part; the whole command ends with it."""
 
 
-def complete_with_dask(waiting: Sequence[Task], store: Store, engine: Engine, following: Following) -> None:
+def complete_with_dask(
+    waiting: Sequence[Task], store: Store, engine: Engine, following: Following
+) -> None:
     """Complete the tasks with the engine's workers."""
     distributed = need("distributed", "cli", "More than one process")
     here = engine.scheduler is None and engine.queue is None
@@ -71,7 +77,10 @@ def complete_with_dask(waiting: Sequence[Task], store: Store, engine: Engine, fo
         client.subscribe_topic(TOPIC, event)
         client.forward_logging("fairbound", logging.WARNING)
         _wait_for_a_worker(client, not here and any(task.device != "cpu" for task in waiting))
-        futures = {_submit(client, task, store, marker, -number): number for number, task in enumerate(waiting)}
+        futures = {
+            _submit(client, task, store, marker, -number): number
+            for number, task in enumerate(waiting)
+        }
         try:
             for future in distributed.as_completed(list(futures), loop=client.loop):
                 _finish(future, futures.pop(future), store, following)
@@ -80,17 +89,22 @@ def complete_with_dask(waiting: Sequence[Task], store: Store, engine: Engine, fo
                 future.cancel(reason="the command ends", force=True)
 
 
-# This process ---------------------------------------------------------------------------------------------------------
+# This process -------------------------------------------------------------------------------------
 
 
 def _wait_for_a_worker(client: Any, wants_gpu: bool) -> None:
     """What workers are there decides which tasks go to a GPU; jobs of a queue may start late."""
-    kind, said = "a GPU (dask worker ... --resources GPU=1)" if wants_gpu else "this fairbound", False
+    kind, said = (
+        "a GPU (dask worker ... --resources GPU=1)" if wants_gpu else "this fairbound",
+        False,
+    )
     while not (_workers(client)[0] if wants_gpu else any(_workers(client))):
         if client.status == "closed":
             raise OSError(LOST)
         if not said:
-            log.warning(f"no worker with {kind} is there yet; waiting for the first (Ctrl-C ends this)")
+            log.warning(
+                f"no worker with {kind} is there yet; waiting for the first (Ctrl-C ends this)"
+            )
             said = True
         sleep(0.2)
 
@@ -112,9 +126,18 @@ def _submit(client: Any, task: Task, store: Store, marker: Path, priority: int) 
     files = {name: Path(name).read_bytes() for name in task.user_files()}
     versions = {name: public_version(name) for name in ("fairbound", "torch")}
     return client.submit(
-        complete_there, task, [*task.keys, code_hash()], files, str(marker.resolve()), versions,
-        key=_task_key(task, store), priority=priority, retries=RETRIES, pure=False, **where,
-    )  # fmt: skip
+        complete_there,
+        task,
+        [*task.keys, code_hash()],
+        files,
+        str(marker.resolve()),
+        versions,
+        key=_task_key(task, store),
+        priority=priority,
+        retries=RETRIES,
+        pure=False,
+        **where,
+    )
 
 
 def _finish(future: Any, number: int, store: Store, following: Following) -> None:
@@ -134,12 +157,16 @@ def _finish(future: Any, number: int, store: Store, following: Following) -> Non
         raise error
     words = "".join(traceback.format_exception(type(error), error, future.traceback()))
     if type(error).__name__ == "KilledWorker":
-        words += "\nthe workers that computed it were killed, perhaps for want of memory; try fewer --jobs"
+        words += (
+            "\nthe workers that computed it were killed, perhaps for want of memory; try fewer"
+            " --jobs"
+        )
     following.failed_on(number, words, [str(getattr(error, "worker", "a worker"))])
 
 
 def _task_key(task: Task, store: Store) -> str:
-    """Dask's name of a task: two commands with one store and one scheduler have it computed once."""
+    """Dask's name of a task: two commands with one store and one scheduler have it computed
+    once."""
     content = "\n".join([str(store.folder.resolve()), str(task.recompute), *task.keys])
     return f"fairbound-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
@@ -161,24 +188,33 @@ def _client(engine: Engine, workers: int) -> Iterator[Any]:
         else:
             with _holding_interrupts():
                 cluster = distributed.LocalCluster(
-                    n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=None,
-                    scheduler_kwargs=OWN_PORT, silence_logs=logging.CRITICAL + 1,  # a closed connection is one
-                )  # fmt: skip
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    memory_limit=0,
+                    dashboard_address=None,
+                    # a closed connection is one
+                    scheduler_kwargs=OWN_PORT,
+                    silence_logs=logging.CRITICAL + 1,
+                )
             with cluster, distributed.Client(cluster) as client:
-                client.run(atexit.register, os._exit, 0)  # taking an interpreter with torch down would take 4 s
+                # taking an interpreter with torch down would take 4 s
+                client.run(atexit.register, os._exit, 0)
                 yield client
 
 
 @contextmanager
 def _holding_interrupts() -> Iterator[None]:
-    """Ctrl-C is for this thread alone, afterwards: threads and processes that are started here never get it.
+    """Ctrl-C is for this thread alone, afterwards: threads and processes that are started here
+    never get it.
 
-    A terminal sends it to the workers as well, whose tracebacks would say nothing: this process ends them.
+    A terminal sends it to the workers as well, whose tracebacks would say nothing: this process
+    ends them.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # its start would unblock the signal, in the thread that starts a worker
+    # its start would unblock the signal, in the thread that starts a worker
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -190,16 +226,17 @@ def _holding_interrupts() -> Iterator[None]:
 def _connected(distributed: Any, address: str) -> Iterator[Any]:
     if address.startswith("tls://") and distributed.Security().tls_client_cert is None:
         raise ValueError(
-            f"{address} needs certificates, and Dask has none here: set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, "
-            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY to your files, or "
-            "write them into Dask's configuration (distributed.comm.tls)"
+            f"{address} needs certificates, and Dask has none here: set"
+            " DASK_DISTRIBUTED__COMM__TLS__CA_FILE, DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and"
+            " DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY to your files, or write them into Dask's"
+            " configuration (distributed.comm.tls)"
         )
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise OSError(
-            f"no scheduler answers at {address} within {CONNECT_S} s ({error}); start one there with `dask scheduler`, "
-            "or check the address and the firewall"
+            f"no scheduler answers at {address} within {CONNECT_S} s ({error}); start one there"
+            " with `dask scheduler`, or check the address and the firewall"
         ) from error
     try:
         yield client
@@ -207,16 +244,22 @@ def _connected(distributed: Any, address: str) -> Iterator[Any]:
         client.close(timeout=CONNECT_S)
 
 
-# A worker -------------------------------------------------------------------------------------------------------------
+# A worker -----------------------------------------------------------------------------------------
 
 
 def complete_there(
-    task: Task, planned: Sequence[str], files: Mapping[str, bytes], marker: str, versions: Mapping[str, str]
+    task: Task,
+    planned: Sequence[str],
+    files: Mapping[str, bytes],
+    marker: str,
+    versions: Mapping[str, str],
 ) -> tuple[dict[str, bytes], float]:
     """The body of a task on a worker: the files that it could not write itself, and the seconds."""
     distributed = need("distributed", "cli", "A worker")
     worker = distributed.get_worker()
-    name = f"{worker.name} at {worker.address}" if isinstance(worker.name, int) else str(worker.name)
+    name = (
+        f"{worker.name} at {worker.address}" if isinstance(worker.name, int) else str(worker.name)
+    )
     refuse_other_versions(versions, name)
     torch.set_num_threads(1)
     own = worker.get_current_task()
@@ -225,18 +268,27 @@ def complete_there(
             task = task.relocated(placed(files, Path(worker.local_directory)))
             if [*task.keys, code_hash()] != list(planned):
                 raise RefusedError(
-                    f"worker {name} would compute other results than this command has planned: its fairbound has other "
-                    "code, or it finds other data; install the same there, and run `fairbound data fetch` on both"
+                    f"worker {name} would compute other results than this command has planned: its"
+                    " fairbound has other code, or it finds other data; install the same there,"
+                    " and run `fairbound data fetch` on both"
                 )
             is_shared = Path(marker).exists()
-            store = Store(Path(marker).parent if is_shared else Path(worker.local_directory) / "results")
-            seconds = task.complete(store, _reporter(worker, own)) if task.missing_in(store) else 0.0
+            store = Store(
+                Path(marker).parent if is_shared else Path(worker.local_directory) / "results"
+            )
+            seconds = (
+                task.complete(store, _reporter(worker, own)) if task.missing_in(store) else 0.0
+            )
     except RefusedError:
         raise
     except Exception as error:
         error.worker = worker.address  # type: ignore[attr-defined]
         raise
-    return {} if is_shared else {key: data for key in task.keys if (data := store.file(key)) is not None}, seconds
+    return (
+        {}
+        if is_shared
+        else {key: data for key in task.keys if (data := store.file(key)) is not None}
+    ), seconds
 
 
 def _reporter(worker: Any, task: str) -> Callable[[float], None]:
@@ -253,8 +305,8 @@ def refuse_other_versions(wanted: Mapping[str, str], worker: str) -> None:
         found = public_version(package)
         if found != own:
             raise RefusedError(
-                f"worker {worker} has {package} {found}, and this command {own}; results of different versions must "
-                f"not be mixed: pip install {package}=={own} there"
+                f"worker {worker} has {package} {found}, and this command {own}; results of"
+                f" different versions must not be mixed: pip install {package}=={own} there"
             )
 
 
@@ -268,7 +320,8 @@ def public_version(package: str) -> str:
 
 
 def placed(files: Mapping[str, bytes], own: Path) -> dict[str, str]:
-    """Where files of the command's user are on this machine: where they were, or else in a folder of the worker's."""
+    """Where files of the command's user are on this machine: where they were, or else in a folder
+    of the worker's."""
     places = {}
     for name, content in files.items():
         path = Path(name)

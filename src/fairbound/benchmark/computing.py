@@ -27,7 +27,8 @@ from fairbound.training.runner import run
 if TYPE_CHECKING:
     from fairbound.benchmark.task import Task
 
-COMPILED_EVALUATION_EXAMPLES = 5_000_000  # of a batch, over runs and records: compiling saves .03 us of each
+# of a batch, over runs and records: compiling saves .03 us of each
+COMPILED_EVALUATION_EXAMPLES = 5_000_000
 
 
 class Computed(NamedTuple):
@@ -39,15 +40,19 @@ class Computed(NamedTuple):
 
 
 def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Computed:
-    """`advanced` receives the share that is done; a long computation is kept in the file `path` and goes on from it."""
+    """`advanced` receives the share that is done; a long computation is kept in the file `path` and
+    goes on from it."""
     start, steps, card = perf_counter(), task.steps, task.card
     instance = task.built() if task.device == "cpu" else task.built().to(task.device)
     entries = [task.entries[one.entry] for one in task.runs]
     moved = [
-        entry.moved(steps, card.primal, CHANGES[one.change].rate) for one, entry in zip(task.runs, entries, strict=True)
+        entry.moved(steps, card.primal, CHANGES[one.change].rate)
+        for one, entry in zip(task.runs, entries, strict=True)
     ]
     methods, splits = [method for method, _ in moved], [one.split for one in task.runs]
-    problem = instance.problem if task.kind != "groups" else _varied(instance, task.variant(entries[0]))
+    problem = (
+        instance.problem if task.kind != "groups" else _varied(instance, task.variant(entries[0]))
+    )
     samplers = [
         instance.sampler(one.split, one.seed, variant=problem, batch=entry.batch, pools=entry.pools)
         for one, entry in zip(task.runs, entries, strict=True)
@@ -58,10 +63,16 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
     )
     recorder = Recorder(splits)
     computation = run(
-        problem, methods, samplers, starts, steps, every=task.recorded(),
-        compile=None if task.kind == "groups" else False, primal=[primal for _, primal in moved],
+        problem,
+        methods,
+        samplers,
+        starts,
+        steps,
+        every=task.recorded(),
+        compile=None if task.kind == "groups" else False,
+        primal=[primal for _, primal in moved],
         checkpoint=Checkpoint(path, recorder.kept, recorder.restore),
-    )  # fmt: skip
+    )
     evaluators = _evaluators(task, instance, problem, computation.compiled)
     measure = by_group(evaluators) if evaluators else against_targets(instance, starts)
     records = iter(computation)
@@ -79,7 +90,9 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
     for i, one in enumerate(task.runs):
         end = {
             "skipped": result.skipped[i : i + 1].cpu().numpy(),
-            "multiplier_distance": np.array([multiplier_distance(instance, result.multipliers[i].cpu())]),
+            "multiplier_distance": np.array(
+                [multiplier_distance(instance, result.multipliers[i].cpu())]
+            ),
             "multipliers": result.multipliers[i : i + 1].cpu().numpy(),
         }
         tables.append({"records": recorder.records(i, epochs_per_step), "end": end})
@@ -91,16 +104,28 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
     return Computed(tables, perf_counter() - start, recorder.stepping / steps / len(methods))
 
 
-def _evaluators(task: Task, instance: Instance, problem: Problem, compiled: bool) -> dict[int, Evaluator]:
+def _evaluators(
+    task: Task, instance: Instance, problem: Problem, compiled: bool
+) -> dict[int, Evaluator]:
     """By split, of a table that is measured by group."""
     if task.kind != "groups":
         return {}
     column = next(iter(problem.data.groups))
-    examples = sum(len(instance.splits[0].pool(part)) for part in task.measured) * len(task.runs) * task.records
+    examples = (
+        sum(len(instance.splits[0].pool(part)) for part in task.measured)
+        * len(task.runs)
+        * task.records
+    )
     compiled = compiled and examples >= COMPILED_EVALUATION_EXAMPLES
     return {
         split: Evaluator(
-            problem.forward, problem.loss, problem.data, column, instance.splits[split], task.measured, compiled
+            problem.forward,
+            problem.loss,
+            problem.data,
+            column,
+            instance.splits[split],
+            task.measured,
+            compiled,
         )
         for split in dict.fromkeys(one.split for one in task.runs)
     }

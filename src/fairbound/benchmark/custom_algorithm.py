@@ -1,7 +1,8 @@
 """A method of the user's own: `my_file.py:MyMethod`, or `my_file.py:MyMethod(tau=0.1)`.
 
-The file is loaded by its path, alone: it need not be installed, and what stands beside it is not found. The method is
-a subclass of `fairbound.core.Algorithm` and a frozen dataclass with a default for every field.
+The file is loaded by its path, alone: it need not be installed, and what stands beside it is not
+found. The method is a subclass of `fairbound.core.Algorithm` and a frozen dataclass with a default
+for every field.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from fairbound.core import Algorithm
 from fairbound.training.contract import DECORATOR, ContractError, check_contract, check_declarations
 
 BASE = "fairbound.core.Algorithm"
-FORM = "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or my_file.py:MyMethod(tau=0.1)"
+FORM = (
+    "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or"
+    " my_file.py:MyMethod(tau=0.1)"
+)
 TEXT = re.compile(r"(?P<path>.+):\s*(?P<name>[^\W\d]\w*)\s*(?P<settings>\(.*\))?\s*")
 
 
@@ -37,7 +41,8 @@ class CustomAlgorithm:
 
 
 def load_custom_algorithm(text: str) -> CustomAlgorithm:
-    """The method that `my_file.py:MyMethod(tau=0.1)` names; the settings, numbers or truth values, are optional."""
+    """The method that `my_file.py:MyMethod(tau=0.1)` names; the settings, numbers or truth values,
+    are optional."""
     found = TEXT.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{FORM}; got {text!r}{_methods_of(Path(text.strip()).expanduser())}")
@@ -56,25 +61,34 @@ def _methods_of(path: Path) -> str:
         return ""
     module = load_module(path)
     found = [f"{path}:{name}" for name, one in vars(module).items() if _is_method(one, module)]
-    return f"; write {' or '.join(found)}" if found else f", which has no class that derives from {BASE}"
+    return (
+        f"; write {' or '.join(found)}"
+        if found
+        else f", which has no class that derives from {BASE}"
+    )
 
 
 def _is_method(one: Any, module: ModuleType) -> bool:
-    return isinstance(one, type) and issubclass(one, Algorithm) and one.__module__ == module.__name__
+    return (
+        isinstance(one, type) and issubclass(one, Algorithm) and one.__module__ == module.__name__
+    )
 
 
-# The file -------------------------------------------------------------------------------------------------------------
+# The file -----------------------------------------------------------------------------------------
 
 
 def load_module(path: Path, form: str = "") -> ModuleType:
     """The file as a module whose name is made from its place and content.
 
-    So the same file is the same class, also in another process that has loaded it, and a changed one is another class.
+    So the same file is the same class, also in another process that has loaded it, and a changed
+    one is another class.
     """
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no file {path} (seen from {Path.cwd()}); {form}") from error
+        raise FileNotFoundError(
+            f"there is no file {path} (seen from {Path.cwd()}); {form}"
+        ) from error
     except OSError as error:
         raise OSError(f"{path} cannot be read ({error.strerror}); {form}") from error
     place = str(path.resolve())
@@ -94,18 +108,24 @@ def _execute(module: ModuleType, text: bytes, path: Path) -> None:
         del sys.modules[module.__name__]
         message = error.msg if isinstance(error, SyntaxError) else str(error)
         place = f"{path}, line {_line(error, str(module.__file__))}"
-        raise ImportError(f"{place}: the file cannot be loaded: {type(error).__name__}: {message}") from error
+        raise ImportError(
+            f"{place}: the file cannot be loaded: {type(error).__name__}: {message}"
+        ) from error
 
 
 def _line(error: BaseException, file: str) -> int | str:
     """Of the user's file, where it broke."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == file
+    ]
     if not lines and isinstance(error, SyntaxError):
         return error.lineno or "?"
     return lines[-1] or "?" if lines else "?"
 
 
-# The class ------------------------------------------------------------------------------------------------------------
+# The class ----------------------------------------------------------------------------------------
 
 
 def _class(module: ModuleType, name: str, path: Path) -> type[Algorithm[Any]]:
@@ -114,28 +134,35 @@ def _class(module: ModuleType, name: str, path: Path) -> type[Algorithm[Any]]:
         raise ValueError(f"{path} has no {name!r}; {did_you_mean(name, written)}")
     method = getattr(module, name)
     if not (isinstance(method, type) and issubclass(method, Algorithm)):
-        raise ValueError(f"{path}: {name} is {method!r}; a method is a class that derives from {BASE}")
+        raise ValueError(
+            f"{path}: {name} is {method!r}; a method is a class that derives from {BASE}"
+        )
     missing = sorted(method.__abstractmethods__)
     if missing:
-        raise ValueError(f"{path}: {name} does not define {' and '.join(missing)}, as every Algorithm does")
+        raise ValueError(
+            f"{path}: {name} does not define {' and '.join(missing)}, as every Algorithm does"
+        )
     _refuse_unless_settings(method, path)
     return method
 
 
 def _refuse_unless_settings(method: type[Algorithm[Any]], path: Path) -> None:
-    """Hyper-parameters are the fields of a frozen dataclass: runs that differ in them are computed together."""
+    """Hyper-parameters are the fields of a frozen dataclass: runs that differ in them are computed
+    together."""
     if not is_dataclass(method):
-        raise ValueError(f"{path}: {method.__name__} is not a frozen dataclass; write {DECORATOR} above it")
+        raise ValueError(
+            f"{path}: {method.__name__} is not a frozen dataclass; write {DECORATOR} above it"
+        )
     for field in fields(method):
         if field.init and field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(
-                f"{path}: the field {field.name!r} of {method.__name__} has no default; give it one, such as "
-                f"{field.name}: float = 0.1"
+                f"{path}: the field {field.name!r} of {method.__name__} has no default; give it"
+                f" one, such as {field.name}: float = 0.1"
             )
         if field.default.__hash__ is None or field.default_factory is not MISSING:
             raise ValueError(
-                f"{path}: the default of {field.name!r} of {method.__name__} must be a number, a truth value, text, a "
-                "schedule or a tuple of those: runs are grouped by it"
+                f"{path}: the default of {field.name!r} of {method.__name__} must be a number, a"
+                " truth value, text, a schedule or a tuple of those: runs are grouped by it"
             )
 
 
@@ -144,8 +171,14 @@ def _settings(method: type[Algorithm[Any]], text: str, place: str) -> dict[str, 
     try:
         call = ast.parse(f"_{text}", mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"{place}: {text} is not a list of settings as (tau=0.1, eta=0.5): {error.msg}") from error
-    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
+        raise ValueError(
+            f"{place}: {text} is not a list of settings as (tau=0.1, eta=0.5): {error.msg}"
+        ) from error
+    if (
+        not isinstance(call, ast.Call)
+        or call.args
+        or any(keyword.arg is None for keyword in call.keywords)
+    ):
         raise ValueError(f"{place}: settings are named, such as (tau=0.1, eta=0.5); got {text}")
     defaults = {field.name: field.default for field in fields(method) if field.init}  # type: ignore[arg-type]
     settings: dict[str, float | bool] = {}
@@ -160,7 +193,8 @@ def _settings(method: type[Algorithm[Any]], text: str, place: str) -> dict[str, 
 
 
 def _number(node: ast.expr, place: str, like: Any) -> float | bool:
-    """A whole number where the default is a float becomes one: floats stack, whole numbers do not."""
+    """A whole number where the default is a float becomes one: floats stack, whole numbers do
+    not."""
     try:
         value = ast.literal_eval(node)
     except ValueError:
@@ -171,7 +205,8 @@ def _number(node: ast.expr, place: str, like: Any) -> float | bool:
 
 
 def _refuse_unbuildable(custom: CustomAlgorithm) -> None:
-    """The method itself checks the ranges of its settings; then the contract is checked. No step is taken."""
+    """The method itself checks the ranges of its settings; then the contract is checked. No step is
+    taken."""
     try:
         made = custom.method(**custom.settings)
     except Exception as error:
@@ -183,7 +218,8 @@ def _refuse_unbuildable(custom: CustomAlgorithm) -> None:
 
 
 def tried_algorithm(text: str) -> CustomAlgorithm:
-    """The same after a step of it on a small problem: a method of whoever runs the command, never one that was sent."""
+    """The same after a step of it on a small problem: a method of whoever runs the command, never
+    one that was sent."""
     custom = load_custom_algorithm(text)
     try:
         check_contract(custom.method(**custom.settings), "--algorithm")
@@ -194,6 +230,7 @@ def tried_algorithm(text: str) -> CustomAlgorithm:
     except Exception as error:
         line = _line(error, str(custom.path.resolve()))
         raise ValueError(
-            f"{custom.path}, line {line}: a first step of {custom.name} raised {type(error).__name__}: {error}"
+            f"{custom.path}, line {line}: a first step of {custom.name} raised"
+            f" {type(error).__name__}: {error}"
         ) from error
     return custom

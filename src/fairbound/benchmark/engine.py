@@ -1,8 +1,10 @@
-"""Tasks carried out in this process, or handed to Dask: its workers on this machine or on a cluster (`cluster`).
+"""Tasks carried out in this process, or handed to Dask: its workers on this machine or on a cluster
+(`cluster`).
 
-Small tensors are faster on one thread than on two, so cores are used by processes. The longest tasks go first. The
-store is the truth: what it has is not computed, and a task is stored as soon as it is done, so that whatever is killed
-costs at most the tasks in progress. A task that fails is marked with its traceback, and the others go on.
+Small tensors are faster on one thread than on two, so cores are used by processes. The longest
+tasks go first. The store is the truth: what it has is not computed, and a task is stored as soon as
+it is done, so that whatever is killed costs at most the tasks in progress. A task that fails is
+marked with its traceback, and the others go on.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Where tasks are carried out: in this process, by workers on this machine, or by those of a cluster."""
+    """Where tasks are carried out: in this process, by workers on this machine, or by those of a
+    cluster."""
 
     processes: int = 1
     scheduler: str | None = None  # its address: tcp://host:8786
-    queue: tuple[str, Mapping[str, str]] | None = None  # ("slurm", {"partition": "gpu"}): workers are its jobs
+    # ("slurm", {"partition": "gpu"}): workers are its jobs
+    queue: tuple[str, Mapping[str, str]] | None = None
     shard: tuple[int, int] | None = None  # (3, 40): the third of forty parts of every plan
 
 
@@ -40,11 +44,16 @@ class Done(NamedTuple):
     failed: Sequence[Failure] = ()
 
     def plus(self, other: Done) -> Done:
-        return Done(self.runs + other.runs, self.seconds + other.seconds, (*self.failed, *other.failed))
+        return Done(
+            self.runs + other.runs, self.seconds + other.seconds, (*self.failed, *other.failed)
+        )
 
 
-def complete_all(tasks: Sequence[Task], store: Store, engine: Engine, progress: Progress | None = None) -> Done:
-    """Complete tasks where the engine says, the longest first; what they took, and those that failed."""
+def complete_all(
+    tasks: Sequence[Task], store: Store, engine: Engine, progress: Progress | None = None
+) -> Done:
+    """Complete tasks where the engine says, the longest first; what they took, and those that
+    failed."""
     distinct: list[Task] = []
     asked: set[str] = set()
     for task in sorted(tasks, key=lambda task: -len(task.keys)):
@@ -58,7 +67,11 @@ def complete_all(tasks: Sequence[Task], store: Store, engine: Engine, progress: 
         return Done()
     following = Following(waiting, store, progress)
     with _stop_in_words(ordered, store):
-        if engine.scheduler is None and engine.queue is None and (engine.processes == 1 or len(waiting) == 1):
+        if (
+            engine.scheduler is None
+            and engine.queue is None
+            and (engine.processes == 1 or len(waiting) == 1)
+        ):
             _here(waiting, store, following)
         else:
             from fairbound.benchmark.cluster import complete_with_dask  # the package is an extra
@@ -99,7 +112,9 @@ def parse_shard(text: str) -> tuple[int, int]:
     """
     number, _, of = text.partition("/")
     if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
-        raise ValueError(f"a shard is a part of so many, such as 3/40 (from 1/40 to 40/40), got {text!r}")
+        raise ValueError(
+            f"a shard is a part of so many, such as 3/40 (from 1/40 to 40/40), got {text!r}"
+        )
     return int(number), int(of)
 
 
@@ -116,7 +131,7 @@ def _here(waiting: Sequence[Task], store: Store, following: Following) -> None:
             following.completed(number, seconds)
 
 
-# Progress -------------------------------------------------------------------------------------------------------------
+# Progress -----------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -133,7 +148,8 @@ class Following:
         self.log = WorkLog(self.store.folder)
         self.shares = [0.0] * len(self.tasks)
         self.work = [float(max(task.work, 1)) for task in self.tasks]
-        self.measured: dict[str, tuple[float, float]] = {}  # by method: seconds and work of tasks that are done
+        # by method: seconds and work of tasks that are done
+        self.measured: dict[str, tuple[float, float]] = {}
 
     def advanced(self, number: int, share: float) -> None:
         """A share of a task is done; of one that is tried again it may be less than before."""
@@ -151,7 +167,9 @@ class Following:
 
     def failed_on(self, number: int, words: str, workers: Sequence[str]) -> None:
         task = self.tasks[number]
-        self.failed.append(Failure(task=task.name, keys=task.keys, traceback=words, workers=workers))
+        self.failed.append(
+            Failure(task=task.name, keys=task.keys, traceback=words, workers=workers)
+        )
         self.log.fail(self.failed[-1])
         self.advanced(number, 1.0)
 
@@ -162,12 +180,16 @@ class Following:
             self.progress(round(done), round(sum(weights)))
 
     def _weights(self) -> list[float]:
-        """The work of every task; once tasks of its method are done, times their seconds for work against the mean."""
+        """The work of every task; once tasks of its method are done, times their seconds for work
+        against the mean."""
         if not self.measured:
             return self.work
         seconds, work = map(sum, zip(*self.measured.values(), strict=True))
         pace = {method: own / of * work / seconds for method, (own, of) in self.measured.items()}
-        return [size * pace.get(task.method, 1.0) for size, task in zip(self.work, self.tasks, strict=True)]
+        return [
+            size * pace.get(task.method, 1.0)
+            for size, task in zip(self.work, self.tasks, strict=True)
+        ]
 
 
 def failures_in_words(failed: Iterable[Failure]) -> str:
@@ -175,4 +197,7 @@ def failures_in_words(failed: Iterable[Failure]) -> str:
     listed = list(failed)
     some = "; ".join(f"{failure.task}: {failure.sentence}" for failure in listed[:3])
     more = f" (and {len(listed) - 3} more)" if len(listed) > 3 else ""
-    return f"{len(listed)} task{'' if len(listed) == 1 else 's'} failed, the others are stored: {some}{more}"
+    return (
+        f"{len(listed)} task{'' if len(listed) == 1 else 's'} failed, the others are stored:"
+        f" {some}{more}"
+    )

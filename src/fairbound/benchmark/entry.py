@@ -1,15 +1,17 @@
-"""Entries of a study: a method with its settings, and on a table what it trains with in the place of the problem's own.
+"""Entries of a study: a method with its settings, and on a table what it trains with in the place
+of the problem's own.
 
     [[entries]]
     name = "My method"
     method = "my_file.py:MyMethod"     # or a name of `fairbound.algorithms`
     settings = { rho = 2.0 }           # the class's defaults for the rest
-    primal = { name = "Adam", lr = 0.01 }    # how x moves, for a multiplier method; else the problem's, or its own step
+    primal = { name = "Adam", lr = 0.01 }
+            # how x moves, for a multiplier method; else the problem's, or its own step
     space = { tau = [0.01, 1.0], eta = [0.001, 1.0] }
 
-Rule sets: *default* is one setting for all problems, by intent the class's own. *tuned* draws `TUNING_POINTS` points
-of the entry's space for every problem and takes the best on other seeds than the scored ones. *self-tuning* is
-anything inside `update`, without settings.
+Rule sets: *default* is one setting for all problems, by intent the class's own. *tuned* draws
+`TUNING_POINTS` points of the entry's space for every problem and takes the best on other seeds than
+the scored ones. *self-tuning* is anything inside `update`, without settings.
 """
 
 from __future__ import annotations
@@ -26,13 +28,22 @@ from fairbound.algorithms import ALGORITHMS, Adaptive, primal
 from fairbound.algorithms.schedules import Exponential, Factorial, InverseSqrt, Linear, Power
 from fairbound.benchmark.custom_algorithm import load_custom_algorithm
 from fairbound.benchmark.problems.table import Notion
-from fairbound.benchmark.user_files import KNOWN_KEYS_ONLY, Count, Size, Text, keyed_by, known_name, one_of
+from fairbound.benchmark.user_files import (
+    KNOWN_KEYS_ONLY,
+    Count,
+    Size,
+    Text,
+    keyed_by,
+    known_name,
+    one_of,
+)
 from fairbound.core import Algorithm, MultiplierMethod, Primal, Schedule
 
 SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
     kind.__name__: kind for kind in (InverseSqrt, Power, Linear, Exponential, Factorial, Adaptive)
 }
-STEP_SETTINGS = (("lr",), ("eta_f", "eta_c"), ("alpha",), ("tau",))  # what a method or a primal step calls its step
+# what a method or a primal step calls its step
+STEP_SETTINGS = (("lr",), ("eta_f", "eta_c"), ("alpha",), ("tau",))
 PRIMALS = {"Adam": primal.Adam, "SGD": primal.SGD}
 RUN = "run"  # means the number of steps of the run in a schedule that ends with it
 TRAINING_POOLS = ("train", "dual")  # no training step reads the examples that choose or test
@@ -57,9 +68,15 @@ class Printed(NamedTuple):
 class Paper:
     """What the paper prints for an entry; empty where it prints nothing."""
 
-    validation: Annotated[Mapping[str, Printed], keyed_by(*LOSSES, needed=LOSSES)] = Field(default_factory=dict)
-    train: Annotated[Mapping[str, Printed], keyed_by(*METRICS, needed=METRICS)] = Field(default_factory=dict)
-    test: Annotated[Mapping[str, Printed], keyed_by(*METRICS, needed=METRICS)] = Field(default_factory=dict)
+    validation: Annotated[Mapping[str, Printed], keyed_by(*LOSSES, needed=LOSSES)] = Field(
+        default_factory=dict
+    )
+    train: Annotated[Mapping[str, Printed], keyed_by(*METRICS, needed=METRICS)] = Field(
+        default_factory=dict
+    )
+    test: Annotated[Mapping[str, Printed], keyed_by(*METRICS, needed=METRICS)] = Field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
@@ -68,18 +85,23 @@ class Entry:
 
     name: Text
     method: Text  # a name of ALGORITHMS, or FILE:CLASS
-    settings: Mapping[str, Any] = Field(default_factory=dict)  # numbers, truth values, tables that name a schedule
-    primal: Mapping[str, Any] = Field(default_factory=dict)  # how x moves: name, "Adam" or "SGD", and its settings
-    space: Mapping[str, tuple[float, float]] = Field(default_factory=dict)  # low and high, of positive numbers
+    # numbers, truth values, tables that name a schedule
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+    # how x moves: name, "Adam" or "SGD", and its settings
+    primal: Mapping[str, Any] = Field(default_factory=dict)
+    # low and high, of positive numbers
+    space: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
     rules: Rules = "default"
     authors: str = ""
     # On a table, in the place of the problem's
     steps: Count | None = None  # the paper's seconds as steps
-    batch: Count | None = None  # examples of a draw's objective, and of each group for its constraints
+    # examples of a draw's objective, and of each group for its constraints
+    batch: Count | None = None
     notion: Notion | None = None
     bound: Size | None = None  # 0 for the penalized problem, eq. (13)
     fairret: Size = 0.0  # weight of the Fairret regularizer; 0 for none
-    pools: tuple[Pool, ...] = ()  # of the examples that each draw's constraints read; empty: "train"
+    # of the examples that each draw's constraints read; empty: "train"
+    pools: tuple[Pool, ...] = ()
     # What the paper says of it
     reference: str = ""  # where its numbers stand
     paper: Paper = Paper()
@@ -92,18 +114,27 @@ class Entry:
     def _builds(self) -> Entry:
         """The ranges of the settings are checked by the method itself."""
         if len(self.space) > MAX_DIMENSIONS:
-            raise ValueError(f"the space of {self.name!r} has {len(self.space)} dimensions, at most {MAX_DIMENSIONS}")
+            raise ValueError(
+                f"the space of {self.name!r} has {len(self.space)} dimensions, at most"
+                f" {MAX_DIMENSIONS}"
+            )
         for name, (low, high) in self.space.items():
             known_name(name, self.algorithm_type.__dataclass_fields__, "setting")  # type: ignore[attr-defined]
             if not 0 < low < high:
-                raise ValueError(f"the space of {name} is low < high, both positive, got [{low:g}, {high:g}]")
+                raise ValueError(
+                    f"the space of {name} is low < high, both positive, got [{low:g}, {high:g}]"
+                )
         if self.primal and not issubclass(self.algorithm_type, MultiplierMethod):
-            raise ValueError(f"{self.method} has a step of its own, and primal is for multiplier methods; omit it")
+            raise ValueError(
+                f"{self.method} has a step of its own, and primal is for multiplier methods;"
+                " omit it"
+            )
         primal_step(self.primal)
         draws = self.algorithm(self.steps or USUAL_STEPS).draws
         if self.pools and len(self.pools) != draws:
             raise ValueError(
-                f"{self.method} draws {draws} times a step, so pools needs {draws} names, got {self.pools!r}"
+                f"{self.method} draws {draws} times a step, so pools needs {draws} names, got"
+                f" {self.pools!r}"
             )
         return self
 
@@ -121,28 +152,37 @@ class Entry:
         """
         own = dict(load_custom_algorithm(self.method).settings) if ":" in self.method else {}
         try:
-            made: Algorithm[Any] = build_with_settings(self.algorithm_type, own | dict(self.settings), steps)
+            made: Algorithm[Any] = build_with_settings(
+                self.algorithm_type, own | dict(self.settings), steps
+            )
         except TypeError as error:
             raise ValueError(str(error)) from error
         return made
 
     def primal_on(self, of_problem: Mapping[str, Any]) -> Primal | None:
-        """How x moves: as the entry says, else as the problem does; None: by the method's own step."""
+        """How x moves: as the entry says, else as the problem does; None: by the method's own
+        step."""
         multipliers = issubclass(self.algorithm_type, MultiplierMethod)
         return primal_step(self.primal or of_problem) if multipliers else None
 
-    def moved(self, steps: int, of_problem: Mapping[str, Any], rate: float = 1.0) -> tuple[Any, Primal | None]:
-        """The method, and how x moves; with this factor of the learning rate, or of the method's own step."""
+    def moved(
+        self, steps: int, of_problem: Mapping[str, Any], rate: float = 1.0
+    ) -> tuple[Any, Primal | None]:
+        """The method, and how x moves; with this factor of the learning rate, or of the method's
+        own step."""
         method, primal = self.algorithm(steps), self.primal_on(of_problem)
         return (at_rate(method, rate), None) if primal is None else (method, at_rate(primal, rate))
 
-    def described(self, steps: int, of_problem: Mapping[str, Any] | None = None, rate: float = 1.0) -> str:
+    def described(
+        self, steps: int, of_problem: Mapping[str, Any] | None = None, rate: float = 1.0
+    ) -> str:
         """The method with its settings, and the primal step where it is not the method's own."""
         method, primal = self.moved(steps, of_problem or {}, rate)
         return repr(method) + ("" if primal is None else f" under {primal!r}")
 
     def tuning_entries(self) -> list[Entry]:
-        """The entry at points of its space: a scrambled Sobol sequence in the logarithms, the same for every problem.
+        """The entry at points of its space: a scrambled Sobol sequence in the logarithms, the same
+        for every problem.
 
         A setting that is a schedule keeps its form, and the point is its start.
         """
@@ -190,11 +230,14 @@ def at_rate(settings: Any, rate: float) -> Any:
     """
     if rate == 1.0:
         return settings
-    names = next((names for names in STEP_SETTINGS if all(hasattr(settings, name) for name in names)), None)
+    names = next(
+        (names for names in STEP_SETTINGS if all(hasattr(settings, name) for name in names)), None
+    )
     if names is None:
         raise ValueError(
-            f"{type(settings).__name__} has no step size called {', '.join(names[0] for names in STEP_SETTINGS)}, so "
-            "its learning rate cannot be changed"
+            f"{type(settings).__name__} has no step size called"
+            f" {', '.join(names[0] for names in STEP_SETTINGS)}, so its learning rate cannot be"
+            " changed"
         )
     return replace(settings, **{name: _times(getattr(settings, name), rate) for name in names})
 
@@ -207,7 +250,8 @@ def _times(step: Any, rate: float) -> Any:
 
 
 def build_with_settings(kind: type[Any], settings: Mapping[str, Any], steps: int) -> Any:
-    """A method or a schedule with its settings, for a run of this many steps; a table is a schedule.
+    """A method or a schedule with its settings, for a run of this many steps; a table is a
+    schedule.
 
     >>> build_with_settings(Linear, {"start": 0.05, "steps": "run"}, steps=1000)
     Linear(start=0.05, steps=1000.0, end=0.05)

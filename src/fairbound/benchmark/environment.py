@@ -1,4 +1,5 @@
-"""What results were computed on: software, processor, device. Times cannot be compared without it."""
+"""What results were computed on: software, processor, device. Times cannot be compared without
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ CPU_INFO = Path("/proc/cpuinfo")  # Linux; elsewhere from `platform`
 
 
 def describe(date: str, device: torch.device | str = "cpu") -> dict[str, str | int]:
-    """A description of the system, for `Store.note_system`. `date` is the caller's: nothing here reads a clock.
+    """A description of the system, for `Store.note_system`. `date` is the caller's: nothing here
+    reads a clock.
 
     >>> found = describe("2025-01-31")
     >>> found["date"], found["device"], found["threads"] == torch.get_num_threads()
@@ -35,7 +37,8 @@ def describe(date: str, device: torch.device | str = "cpu") -> dict[str, str | i
 
 
 def made_by(device: torch.device | str, seconds: float, code: str) -> dict[str, str | float]:
-    """Who computed a batch of results by which code, and how long that took: beside each of them, not in its name."""
+    """Who computed a batch of results by which code, and how long that took: beside each of them,
+    not in its name."""
     where = torch.device(device)
     return {
         "device": device_name(where) if where.type == "cuda" else cpu_model(CPU_INFO),
@@ -59,7 +62,8 @@ def cpu_model(info: Path) -> str:
 
 
 def usable_cpus() -> int:
-    """Those that this process may use, which containers and clusters keep below those of the machine."""
+    """Those that this process may use, which containers and clusters keep below those of the
+    machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

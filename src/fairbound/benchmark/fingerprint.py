@@ -25,10 +25,13 @@ def key(settings: Mapping[str, Any]) -> str:
 
 
 def checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Of data: names and order of the arrays, their types, shapes and values, whatever the platform's order of bytes.
+    """Of data: names and order of the arrays, their types, shapes and values, whatever the
+    platform's order of bytes.
 
     >>> ages = [30, 40]
-    >>> checksum({"AGEP": np.array(ages, dtype=">i2")}) == checksum({"AGEP": np.array(ages, dtype="<i2")})
+    >>> checksum({"AGEP": np.array(ages, dtype=">i2")}) == checksum(
+    ...     {"AGEP": np.array(ages, dtype="<i2")}
+    ... )
     True
     """
     digest = hashlib.sha256()
@@ -41,7 +44,8 @@ def checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 @cache
 def code_hash() -> str:
-    """Of all source files of fairbound: what stands beside a result says by which code it was computed."""
+    """Of all source files of fairbound: what stands beside a result says by which code it was
+    computed."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(f"{path.relative_to(PACKAGE).as_posix()} {file_hash(path)}\n".encode())
@@ -58,5 +62,6 @@ def canonical_json(settings: Mapping[str, Any], *, finite: bool = True) -> str:
         return json.dumps(settings, sort_keys=True, separators=(",", ":"), allow_nan=not finite)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"settings are finite numbers, text, truth values, None, and lists and mappings of these: {error}"
+            "settings are finite numbers, text, truth values, None, and lists and mappings of"
+            f" these: {error}"
         ) from error

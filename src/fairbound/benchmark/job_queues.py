@@ -1,6 +1,7 @@
 """Workers as jobs of a cluster's queue, through dask-jobqueue: Slurm, PBS, LSF, SGE.
 
-`--slurm partition=gpu,gpus=1,time=2:00,jobs=8` starts 8 jobs of one worker each, for two hours at most.
+`--slurm partition=gpu,gpus=1,time=2:00,jobs=8` starts 8 jobs of one worker each, for two hours at
+most.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from fairbound._utils.optional import need
 from fairbound.benchmark.user_files import known_name
 
 QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
-GPU_DIRECTIVES = {"slurm": "--gres=gpu:{}", "pbs": "-l ngpus={}", "lsf": "-gpu num={}", "sge": "-l gpu={}"}
+GPU_DIRECTIVES = {
+    "slurm": "--gres=gpu:{}",
+    "pbs": "-l ngpus={}",
+    "lsf": "-gpu num={}",
+    "sge": "-l gpu={}",
+}
 OPTIONS = {
     "partition": "queue",
     "queue": "queue",
@@ -36,7 +42,10 @@ def parse_queue(kind: str, text: str) -> tuple[str, dict[str, str]]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not value:
-            raise ValueError(f"--{kind} takes NAME=VALUE,NAME=VALUE, such as partition=gpu,time=2:00; got {part!r}")
+            raise ValueError(
+                f"--{kind} takes NAME=VALUE,NAME=VALUE, such as partition=gpu,time=2:00; got"
+                f" {part!r}"
+            )
         found[known_name(name.strip(), [*OPTIONS, *OURS], f"option of --{kind}")] = value.strip()
     for name in OURS:
         if name in found and not (found[name].isdigit() and int(found[name]) >= 1):
@@ -60,7 +69,9 @@ def cluster_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
     ['--gres=gpu:1']
     """
     whole = USUAL | dict(options)
-    made: dict[str, Any] = {OPTIONS[name]: value for name, value in whole.items() if name in OPTIONS}
+    made: dict[str, Any] = {
+        OPTIONS[name]: value for name, value in whole.items() if name in OPTIONS
+    }
     made |= {"walltime": _hours(whole["time"]), "cores": int(whole["cores"]), "processes": 1}
     made["worker_extra_args"] = ["--nthreads", "1"]
     if "gpus" in whole:

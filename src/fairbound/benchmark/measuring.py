@@ -1,7 +1,8 @@
 """What is measured of runs that are computed together, along the way (`Recorder`) and at the end.
 
-Of a table the losses of all examples and of each group on the parts of a split, and at the end everything about the
-scores; of any problem the loss and the violations over the training examples, against which a board has its targets.
+Of a table the losses of all examples and of each group on the parts of a split, and at the end
+everything about the scores; of any problem the loss and the violations over the training examples,
+against which a board has its targets.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from fairbound.metrics.wasserstein import Scores, w1, wd
 from fairbound.training.compile import Compiler
 from fairbound.training.records import Record
 
-EXAMPLES_AT_ONCE = 8_192  # in a forward pass: of fewer, the calls cost more than the cache of a CPU's core saves
+# in a forward pass: of fewer, the calls cost more than the cache of a CPU's core saves
+EXAMPLES_AT_ONCE = 8_192
 HISTOGRAM_BINS = 50  # of the scores
 
 Columns = dict[str, NDArray[Any]]
@@ -37,10 +39,12 @@ Columns = dict[str, NDArray[Any]]
 class Evaluator:
     """Losses and scores of many points on the parts of one split.
 
-    An example goes through the model once; sums by part and group are those of every constraint (`GroupedLayout`).
+    An example goes through the model once; sums by part and group are those of every constraint
+    (`GroupedLayout`).
     """
 
-    forward: Callable[[Tensor, Tensor], Tensor]  # flat parameters (n,), inputs -> outputs (examples,)
+    # flat parameters (n,), inputs -> outputs (examples,)
+    forward: Callable[[Tensor, Tensor], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor]  # outputs, labels -> (examples,)
     data: Dataset
     group: str  # the column of groups
@@ -57,7 +61,11 @@ class Evaluator:
                     losses = self._losses(point, inputs, labels)
                     total += GroupedLayout([self._term], [(cell,)], losses).table([losses])[0, 1:-2]
         by_group = sums.unflatten(1, (len(self.parts), -1))
-        sizes = torch.bincount(self._cells, minlength=self._term.cells).reshape(len(self.parts), -1).to(sums)
+        sizes = (
+            torch.bincount(self._cells, minlength=self._term.cells)
+            .reshape(len(self.parts), -1)
+            .to(sums)
+        )
         overall = by_group.sum(-1) / sizes.sum(-1)
         return torch.cat([overall[..., None], by_group / sizes.clamp(min=1.0)], -1)
 
@@ -65,7 +73,10 @@ class Evaluator:
         """(examples of the part,) outputs of the model at x (n,)."""
         with torch.no_grad():
             return torch.cat(
-                [self.forward(x, self.data.X[examples]) for examples in self.split.pool(part).split(EXAMPLES_AT_ONCE)]
+                [
+                    self.forward(x, self.data.X[examples])
+                    for examples in self.split.pool(part).split(EXAMPLES_AT_ONCE)
+                ]
             )
 
     @cached_property
@@ -79,7 +90,8 @@ class Evaluator:
 
     @cached_property
     def _blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Inputs, labels and cells of all examples in blocks of one size; what fills up the last is in no cell."""
+        """Inputs, labels and cells of all examples in blocks of one size; what fills up the last is
+        in no cell."""
         count = -(-len(self._examples) // EXAMPLES_AT_ONCE)
         size = -(-len(self._examples) // count)
         missing = count * size - len(self._examples)
@@ -110,11 +122,13 @@ class Evaluator:
         return part * self._groups + self.data.groups[self.group][self._examples]
 
 
-Measure = Callable[[int, Record, list[int]], dict[str, Tensor]]  # of a split, some runs of a record: (runs, ...)
+# of a split, some runs of a record: (runs, ...)
+Measure = Callable[[int, Record, list[int]], dict[str, Tensor]]
 
 
 class Recorder:
-    """Keeps what the store will hold of runs that are computed together; `splits` has the split of each run."""
+    """Keeps what the store will hold of runs that are computed together; `splits` has the split of
+    each run."""
 
     def __init__(self, splits: Sequence[int]) -> None:
         self.splits = list(splits)
@@ -129,7 +143,13 @@ class Recorder:
         """Of a batch that goes on from a checkpoint, whose tensors may be on another device."""
         self.stepping = kept["stepping"]
         self.rows = [
-            [{name: value.cpu() if isinstance(value, Tensor) else value for name, value in row.items()} for row in rows]
+            [
+                {
+                    name: value.cpu() if isinstance(value, Tensor) else value
+                    for name, value in row.items()
+                }
+                for row in rows
+            ]
             for rows in kept["rows"]
         ]
 
@@ -138,7 +158,9 @@ class Recorder:
         for split in dict.fromkeys(self.splits):
             places = [place for place, run in enumerate(record.runs) if self.splits[run] == split]
             if places:
-                columns = {name: column.cpu() for name, column in measure(split, record, places).items()}
+                columns = {
+                    name: column.cpu() for name, column in measure(split, record, places).items()
+                }
                 for i, place in enumerate(places):
                     row = {name: column[i] for name, column in columns.items()}
                     self.rows[record.runs[place]].append({"step": record.step, **row})
@@ -147,16 +169,19 @@ class Recorder:
         """The table of a run, along the way."""
         rows = self.rows[run]
         found = {
-            name: torch.stack([row[name] for row in rows]).numpy()
-            if name != "step"
-            else np.array([r[name] for r in rows])
+            name: (
+                torch.stack([row[name] for row in rows]).numpy()
+                if name != "step"
+                else np.array([r[name] for r in rows])
+            )
             for name in rows[0]
         }
         return found | {"epochs": epochs_per_step * found["step"]}
 
 
 def by_group(evaluators: Mapping[int, Evaluator]) -> Measure:
-    """Mean losses of all examples and of each group (1 + G), on every part of the split; of the last iterates."""
+    """Mean losses of all examples and of each group (1 + G), on every part of the split; of the
+    last iterates."""
 
     def measure(split: int, record: Record, places: list[int]) -> dict[str, Tensor]:
         losses = evaluators[split].losses(record.x[places])
@@ -166,13 +191,18 @@ def by_group(evaluators: Mapping[int, Evaluator]) -> Measure:
 
 
 def against_targets(instance: Instance, starts: Tensor) -> Measure:
-    """Loss and violations over all training examples, in the constraints' units as stated; of the outputs."""
+    """Loss and violations over all training examples, in the constraints' units as stated; of the
+    outputs."""
 
     def measure(split: int, record: Record, places: list[int]) -> dict[str, Tensor]:
         x = record.output[places]
         found = instance.problem.evaluate(x, instance.splits[split].train)
         positive = instance.violations(found.c) / instance.scale
-        columns = {"loss": found.loss, "violation": positive.amax(-1), "mean_violation": positive.mean(-1)}
+        columns = {
+            "loss": found.loss,
+            "violation": positive.amax(-1),
+            "mean_violation": positive.mean(-1),
+        }
         if instance.solution is not None:
             exact = instance.solution.x
             columns["distance"] = (x - exact).norm(dim=-1) / (starts[0] - exact).norm()
@@ -182,12 +212,14 @@ def against_targets(instance: Instance, starts: Tensor) -> Measure:
 
 
 def parts_at_end(evaluator: Evaluator, x: Tensor) -> Columns:
-    """By part, at the end x (n,) of a run: counts (G, 2, 2), W1, Wd of the first group and the others, histograms."""
+    """By part, at the end x (n,) of a run: counts (G, 2, 2), W1, Wd of the first group and the
+    others, histograms."""
     data, names = evaluator.data, evaluator.data.levels[evaluator.group]
     columns: dict[str, list[Any]] = {"part": list(evaluator.parts)}
     for part in evaluator.parts:
         examples = evaluator.split.pool(part)
-        logits = torch.nan_to_num(evaluator.scores(x, part).cpu())  # of a run that diverged: its losses say so
+        # of a run that diverged: its losses say so
+        logits = torch.nan_to_num(evaluator.scores(x, part).cpu())
         labels, groups = data.y[examples].cpu(), data.groups[evaluator.group][examples].cpu()
         for name, value in _of_scores(logits, labels, groups, names).items():
             columns.setdefault(name, []).append(value)
@@ -195,7 +227,8 @@ def parts_at_end(evaluator: Evaluator, x: Tensor) -> Columns:
 
 
 def held_out(instance: Instance, split: int, x: Tensor) -> Columns:
-    """At the end x (n,) of a run: loss, violation, accuracy and verdict on the held-out examples of its split."""
+    """At the end x (n,) of a run: loss, violation, accuracy and verdict on the held-out examples of
+    its split."""
     test, problem = instance.splits[split].test, instance.problem
     at_end = problem.evaluate(x, test)
     with torch.no_grad():
@@ -224,8 +257,12 @@ def multiplier_distance(instance: Instance, y: Tensor) -> float:
     return float((y - solution.y).norm() / max(1.0, float(solution.y.norm())))
 
 
-def _of_scores(logits: Tensor, labels: Tensor, groups: Tensor, names: Sequence[str]) -> dict[str, Any]:
-    probabilities, raw = (Scores.of(values, groups, names=names) for values in (torch.sigmoid(logits), logits))
+def _of_scores(
+    logits: Tensor, labels: Tensor, groups: Tensor, names: Sequence[str]
+) -> dict[str, Any]:
+    probabilities, raw = (
+        Scores.of(values, groups, names=names) for values in (torch.sigmoid(logits), logits)
+    )
     others = range(1, len(names))
     return {
         "counts": Counts.of(labels, logits > 0, groups, names=names).weight.numpy(),

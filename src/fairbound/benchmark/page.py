@@ -1,4 +1,5 @@
-"""The page of studies and boards, with every table and figure as a file beside it; made from stored results alone.
+"""The page of studies and boards, with every table and figure as a file beside it; made from stored
+results alone.
 
 index.html    opens offline: tables to sort and figures (`_utils/templates/benchmark.html`)
 tables/       every table as CSV and LaTeX; of a board also all that was recorded, as CSV
@@ -27,8 +28,8 @@ OnProgress = Callable[[int, int], None]  # files written, and all of them
 
 
 class Exhibit(NamedTuple):
-    """What a page shows under a heading: a ReportTable; a matplotlib figure, whose label is its caption; or exhibits by
-    name, of which the reader chooses one."""
+    """What a page shows under a heading: a ReportTable; a matplotlib figure, whose label is its
+    caption; or exhibits by name, of which the reader chooses one."""
 
     heading: str  # in the contents up to its first comma or colon
     shown: Any
@@ -36,7 +37,8 @@ class Exhibit(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Section:
-    """All that a page says about one study; or about one method or problem of a board, as a part of its section."""
+    """All that a page says about one study; or about one method or problem of a board, as a part of
+    its section."""
 
     name: str  # its `slug` begins the names of its files
     title: str
@@ -49,21 +51,29 @@ class Section:
     origin: str = ""  # of the study and its data
     short: str = ""  # in what the runs are fewer or shorter than the study's
     agreement: str = ""  # with the paper
-    notes: Mapping[str, str] = field(default_factory=dict)  # by row; of a method that is tuned, its settings by problem
+    # by row; of a method that is tuned, its settings by problem
+    notes: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     next: Mapping[str, str] = field(default_factory=dict)  # commands, and what they do
-    recorded: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # numbers that are files alone
+    # numbers that are files alone
+    recorded: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     on_terminal: Sequence[str] = ()  # the tables that a terminal shows; empty: all
     parts: Sequence[Section] = ()  # each is shown alone, under its own address
 
     @property
     def tables(self) -> dict[str, ReportTable]:
-        return {name: shown for name, shown in _flat(self.exhibits) if isinstance(shown, ReportTable)}
+        return {
+            name: shown for name, shown in _flat(self.exhibits) if isinstance(shown, ReportTable)
+        }
 
     @property
     def figures(self) -> dict[str, Any]:
         """matplotlib's."""
-        return {name: shown for name, shown in _flat(self.exhibits) if not isinstance(shown, ReportTable)}
+        return {
+            name: shown
+            for name, shown in _flat(self.exhibits)
+            if not isinstance(shown, ReportTable)
+        }
 
     @property
     def synthetic(self) -> bool:
@@ -88,24 +98,31 @@ class Page:
 
     def __post_init__(self) -> None:
         if not self.sections:
-            raise ValueError("a page has at least one section; run a study first: fairbound run paper-ok-race")
+            raise ValueError(
+                "a page has at least one section; run a study first: fairbound run paper-ok-race"
+            )
         if len(self.stems) < len(self.sections):
             names = ", ".join(f"{section.name} ({section.variant})" for section in self.sections)
             raise ValueError(
-                f"sections of one name would have the same files, got {names}; give the files of the studies different "
-                "names"
+                f"sections of one name would have the same files, got {names}; give the files of"
+                " the studies different names"
             )
 
     @property
     def stems(self) -> dict[str, Section]:
-        """Every section by how the names of its files begin: with its variant and its data only where that decides."""
+        """Every section by how the names of its files begin: with its variant and its data only
+        where that decides."""
         stems = [slug(section.name) for section in self.sections]
         variants = [section.variant for section in self.sections]
-        data = ["synthetic" if any(card.synthetic for card in section.cards) else "" for section in self.sections]
+        data = [
+            "synthetic" if any(card.synthetic for card in section.cards) else ""
+            for section in self.sections
+        ]
         for more in (variants, data):
             repeated = {stem for stem in stems if stems.count(stem) > 1}
             stems = [
-                f"{stem}-{one}" if stem in repeated and one else stem for stem, one in zip(stems, more, strict=True)
+                f"{stem}-{one}" if stem in repeated and one else stem
+                for stem, one in zip(stems, more, strict=True)
             ]
         return dict(zip(stems, self.sections, strict=True))
 
@@ -124,7 +141,9 @@ class Page:
         except OSError as error:
             if error.errno is None:  # `write_text` has said it
                 raise
-            raise OSError(f"the page cannot be written into {to} ({error.strerror}); name another folder") from error
+            raise OSError(
+                f"the page cannot be written into {to} ({error.strerror}); name another folder"
+            ) from error
         return to / "index.html"
 
     def html(self) -> str:
@@ -135,7 +154,8 @@ class Page:
             "benchmark.html",
             sections=[_section_view(section, stem) for stem, section in self.stems.items()],
             data=data_line(card for section in self.sections for card in section.cards),
-            details={"Computed on": computed} | ({"Date": ", ".join(dict.fromkeys(dates))} if dates else {}),
+            details={"Computed on": computed}
+            | ({"Date": ", ".join(dict.fromkeys(dates))} if dates else {}),
         )
 
 
@@ -151,7 +171,9 @@ def slug(name: str) -> str:
 def system_words(system: Mapping[str, Any]) -> str:
     """Where it was computed."""
     details = [str(system[name]) for name in ("cpu", "platform") if name in system]
-    details += [f"{name} {system[name]}" for name in ("fairbound", "torch", "python") if name in system]
+    details += [
+        f"{name} {system[name]}" for name in ("fairbound", "torch", "python") if name in system
+    ]
     device = system.get("device", "cpu")
     return ", ".join([*details, *([] if device == "cpu" else [f"on {device}"])]) or "not noted"
 
@@ -174,18 +196,28 @@ def _write(content: Any, to: Path, name: str) -> None:
         write_pdf(content, to / "figures" / f"{name}.pdf")
 
 
-# What the template shows ----------------------------------------------------------------------------------------------
+# What the template shows --------------------------------------------------------------------------
 
 
-def _section_view(section: Section, stem: str, links: Mapping[str, str] | None = None) -> dict[str, Any]:
+def _section_view(
+    section: Section, stem: str, links: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """links: where titles and names of parts lead; by default those of this section."""
     if links is None:
-        links = {word: f"#{stem}-{part.name}" for part in section.parts for word in (part.title, part.name)}
+        links = {
+            word: f"#{stem}-{part.name}"
+            for part in section.parts
+            for word in (part.title, part.name)
+        }
     return vars(section) | {
-        "stem": stem, "synthetic": section.synthetic,
-        "items": [_item_view(name, item, f"{stem}-{name}", links) for name, item in section.exhibits.items()],
+        "stem": stem,
+        "synthetic": section.synthetic,
+        "items": [
+            _item_view(name, item, f"{stem}-{name}", links)
+            for name, item in section.exhibits.items()
+        ],
         "parts": [_section_view(part, f"{stem}-{part.name}", links) for part in section.parts],
-    }  # fmt: skip
+    }
 
 
 def _item_view(name: str, exhibit: Exhibit, place: str, links: Mapping[str, str]) -> dict[str, Any]:
@@ -193,11 +225,18 @@ def _item_view(name: str, exhibit: Exhibit, place: str, links: Mapping[str, str]
     if isinstance(shown, ReportTable):
         table = _table_view(shown, links)
     elif isinstance(shown, Mapping):
-        options = [_item_view(option, one, f"{place}-{option}", links) for option, one in shown.items()]
+        options = [
+            _item_view(option, one, f"{place}-{option}", links) for option, one in shown.items()
+        ]
     return {
-        "name": name, "heading": exhibit.heading, "place": place, "link": links.get(name, ""), "table": table,
-        "options": options, "figure": shown,
-    }  # fmt: skip
+        "name": name,
+        "heading": exhibit.heading,
+        "place": place,
+        "link": links.get(name, ""),
+        "table": table,
+        "options": options,
+        "figure": shown,
+    }
 
 
 def _table_view(table: ReportTable, links: Mapping[str, str]) -> dict[str, Any]:
@@ -215,7 +254,10 @@ def _table_view(table: ReportTable, links: Mapping[str, str]) -> dict[str, Any]:
         cells.append([TableCell(*line) for line in lines])
     cells[0] = [cell._replace(href=links.get(cell.text, "")) for cell in cells[0]]
     return {
-        "title": table.title, "notes": table.notes, "is_shaded": table.shaded,
-        "headings": [column.name for column in columns], "lines": list(zip(*cells, strict=True)),
+        "title": table.title,
+        "notes": table.notes,
+        "is_shaded": table.shaded,
+        "headings": [column.name for column in columns],
+        "lines": list(zip(*cells, strict=True)),
         "right": [i for i, column in enumerate(columns) if not column.is_text],
-    }  # fmt: skip
+    }

@@ -1,18 +1,20 @@
-"""What the paper says of its results, `paper_statements.csv`, and whether our runs of its studies say the same.
+"""What the paper says of its results, `paper_statements.csv`, and whether our runs of its studies
+say the same.
 
-A line of the file has a statement, its section, the claims that it makes, and the cause of a difference where one is
-known. A claim compares figures on a part of the split, of rows of a study:
+A line of the file has a statement, its section, the claims that it makes, and the cause of a
+difference where one is known. A claim compares figures on a part of the split, of rows of a study:
 
     loss: SSL-ALM & ALM < SSw                        both have less than SSw
     Ind & Sf: SSw = SGD ± 0.02                       both figures differ by less than 0.02
     range of loss: tune-va-sslalm < tune-va-penalty  over the rows of a study
 
-It is *shown* where the 95 % interval (Student's) of the mean over runs is inside the range that it claims, *refuted*
-where it is outside. Figures of two rows are subtracted by seed first. Nothing is adjusted for the number of statements.
+It is *shown* where the 95 % interval (Student's) of the mean over runs is inside the range that it
+claims, *refuted* where it is outside. Figures of two rows are subtracted by seed first. Nothing is
+adjusted for the number of statements.
 
     reproduced          every claim is shown
-    opposite            every claim says that one row has less than another, and the reverse of every one is shown
-    not reproduced      a claim is refuted
+    opposite            every claim says that one row has less than another, and the reverse of
+    every one is shown not reproduced      a claim is refuted
     cannot be decided   otherwise: intervals reach across the limit, or a figure is undefined
 """
 
@@ -45,7 +47,9 @@ VALIDATION = {"loss along the run": "loss", "range of loss": "loss", "largest ga
 class Figure(NamedTuple):
     """A number of each run."""
 
-    name: str  # a column of `Results.final`, a metric of the paper, a key of `OF_RUN`, or one that `by_seed` knows
+    # a column of `Results.final`, a metric of the paper, a key of `OF_RUN`, or one that `by_seed`
+    # knows
+    name: str
     study: str
     row: str  # empty: all of the study's
     part: str
@@ -77,15 +81,27 @@ class Statement(NamedTuple):
             left, sign, right = re.split(" ([<>=]) ", comparison)
             right, _, width = right.partition(" ± ")
             low, high = RANGES[sign] if sign in RANGES else (-float(width), float(width))
-            for name, row, other in product(names.split(" & "), left.split(" & "), right.split(" & ")):
+            for name, row, other in product(
+                names.split(" & "), left.split(" & "), right.split(" & ")
+            ):
                 if re.fullmatch(r"[\d.]+", other):
-                    claims.append(Claim(self._figure(name, row), None, low + float(other), high + float(other)))
+                    claims.append(
+                        Claim(
+                            self._figure(name, row), None, low + float(other), high + float(other)
+                        )
+                    )
                 else:
-                    claims.append(Claim(self._figure(name, row), self._figure(name, other), low, high))
+                    claims.append(
+                        Claim(self._figure(name, row), self._figure(name, other), low, high)
+                    )
         return claims
 
     def _figure(self, name: str, row: str) -> Figure:
-        return Figure(name, row, "", self.part) if STUDY.fullmatch(row) else Figure(name, self.study, row, self.part)
+        return (
+            Figure(name, row, "", self.part)
+            if STUDY.fullmatch(row)
+            else Figure(name, self.study, row, self.part)
+        )
 
 
 @cache
@@ -96,7 +112,7 @@ def statements() -> list[Statement]:
     return [Statement(*line) for line in lines.itertuples(index=False)]
 
 
-# Figures --------------------------------------------------------------------------------------------------------------
+# Figures ------------------------------------------------------------------------------------------
 
 
 def _losses(result: StoredResult, part: str) -> Array:
@@ -115,7 +131,9 @@ def _gap(result: StoredResult, part: str, group: int) -> float:
 
 
 def _positives(result: StoredResult, results: Results, group: int) -> float:
-    counts = np.sum([_end(result, part, "counts")[group].sum(1) for part in results.study.measured], axis=0)
+    counts = np.sum(
+        [_end(result, part, "counts")[group].sum(1) for part in results.study.measured], axis=0
+    )
     return float(counts[1] / counts.sum())
 
 
@@ -126,10 +144,13 @@ def _scores(result: StoredResult, part: str) -> Array:
 
 
 def _far_from_sgd(results: Results, result: StoredResult, part: str) -> float:
-    """The 1-Wasserstein distance of the groups' scores from those of SGD, the mean over its runs; NaN without any."""
+    """The 1-Wasserstein distance of the groups' scores from those of SGD, the mean over its runs;
+    NaN without any."""
     if "SGD" not in results.stored:
         return math.nan
-    apart = _scores(result, part) - np.mean([_scores(other, part) for other in results.stored["SGD"]], axis=0)
+    apart = _scores(result, part) - np.mean(
+        [_scores(other, part) for other in results.stored["SGD"]], axis=0
+    )
     return float(np.abs(apart.cumsum(1)).mean())
 
 
@@ -149,7 +170,9 @@ OF_RUN: dict[str, Callable[[Results, StoredResult, str], float]] = {
     "gap of Div": lambda _, run, part: _gap(run, part, 2),
     "gap of Sep": lambda _, run, part: _gap(run, part, 3),
     "gap of Nev": lambda _, run, part: _gap(run, part, 4),
-    "scores below 0.2, non-white less white": lambda _, run, part: -np.diff(_scores(run, part)[::-1, :10].sum(1))[0],
+    "scores below 0.2, non-white less white": lambda _, run, part: (
+        -np.diff(_scores(run, part)[::-1, :10].sum(1))[0]
+    ),
     "scores from 0.3 to 0.7": lambda _, run, part: _scores(run, part)[:, 15:35].sum(1).mean(),
     "distance of scores from SGD's": _far_from_sgd,
 }
@@ -168,7 +191,8 @@ def by_seed(figure: Figure, studies: Studies) -> pd.Series:
         return pd.Series(dtype=float)
     if column in row:
         return row[column].astype(float)
-    if name.startswith("better settings"):  # how many have a mean loss and a mean violation at most as large
+    # how many have a mean loss and a mean violation at most as large
+    if name.startswith("better settings"):
         means, others = (
             studies[study].summary(part).xs("mean", axis=1, level=1)[["loss", "violation"]]
             for study in (figure.study, name.partition(" of ")[2] or figure.study)
@@ -180,12 +204,16 @@ def by_seed(figure: Figure, studies: Studies) -> pd.Series:
     if name.startswith("spread of "):  # around the median over runs, the mean along the run
         curves = {seed: _losses(result, part) for seed, result in runs.items()}
         of_loss = name.endswith("loss")
-        lines = pd.DataFrame({s: c[:, 0] if of_loss else results.gaps.gap(c[:, 1:]) for s, c in curves.items()})
+        lines = pd.DataFrame(
+            {s: c[:, 0] if of_loss else results.gaps.gap(c[:, 1:]) for s, c in curves.items()}
+        )
         return lines.sub(lines.median(axis=1), axis=0).abs().mean()
-    return pd.Series({seed: OF_RUN[name](results, result, part) for seed, result in runs.items()}, dtype=float)
+    return pd.Series(
+        {seed: OF_RUN[name](results, result, part) for seed, result in runs.items()}, dtype=float
+    )
 
 
-# Verdicts -------------------------------------------------------------------------------------------------------------
+# Verdicts -----------------------------------------------------------------------------------------
 
 
 def verdict(claims: Iterable[Claim], studies: Studies) -> str:
@@ -202,7 +230,11 @@ def _state(claim: Claim, studies: Studies) -> str:
     if claim.other is not None:
         values = values - by_seed(claim.other, studies)
     low, high = student_interval(values.dropna().to_numpy())
-    if claim.other is not None and 0 in (claim.low, claim.high) and (low > claim.high or high < claim.low):
+    if (
+        claim.other is not None
+        and 0 in (claim.low, claim.high)
+        and (low > claim.high or high < claim.low)
+    ):
         return "reversed"
     if high <= claim.low or low >= claim.high:
         return "refuted"
@@ -216,23 +248,35 @@ def statements_table(studies: Studies) -> ReportTable | None:
         if not set(STUDY.findall(f"{statement.study} {statement.claims}")) <= set(studies):
             continue
         claims = statement.parsed()
-        figures = list(dict.fromkeys(figure for claim in claims for figure in claim[:2] if figure is not None))
+        figures = list(
+            dict.fromkeys(figure for claim in claims for figure in claim[:2] if figure is not None)
+        )
         runs = max(len(by_seed(figure, studies)) for figure in figures)
         line = {
-            "statement": statement.statement, "section": statement.section, "verdict": verdict(claims, studies),
-            "runs": runs, "here": _in_words(figures, studies, _here),
-            "paper": _in_words(figures, studies, _paper) or None, "cause": statement.cause or None,
+            "statement": statement.statement,
+            "section": statement.section,
+            "verdict": verdict(claims, studies),
+            "runs": runs,
+            "here": _in_words(figures, studies, _here),
+            "paper": _in_words(figures, studies, _paper) or None,
+            "cause": statement.cause or None,
             "claims": statement.claims,
-        }  # fmt: skip
+        }
         lines.append(line)
     if not lines:
         return None
     frame = pd.DataFrame(lines)
     counts = frame["verdict"].value_counts().reindex(VERDICTS).dropna()
     notes = (
-        f"Of {len(lines)} statements: {', '.join(f'{count:.0f} {name}' for name, count in counts.items())}.",
-        "Reproduced: the 95 % intervals of the means over runs show every claim; opposite: they show the reverse of "
-        "every one; not reproduced: they refute one; cannot be decided: otherwise.",
+        (
+            f"Of {len(lines)} statements:"
+            f" {', '.join(f'{count:.0f} {name}' for name, count in counts.items())}."
+        ),
+        (
+            "Reproduced: the 95 % intervals of the means over runs show every claim; opposite: they"
+            " show the reverse of every one; not reproduced: they refute one; cannot be decided:"
+            " otherwise."
+        ),
         "The paper prints losses and violations of its validation set alone.",
     )
     title = "What the paper says, and what these runs show"
@@ -247,15 +291,30 @@ def _here(figure: Figure, studies: Studies) -> tuple[str, str]:
 
 def _paper(figure: Figure, studies: Studies) -> tuple[str, str]:
     """Empty where it prints none."""
-    name, part = VALIDATION.get(figure.name, figure.name), figure.part if figure.name in METRICS else "validation"
-    entries = [entry for entry in studies[figure.study].study.entries if figure.row in (entry.name, "")]
-    printed = [getattr(entry.paper, part)[name] for entry in entries if name in getattr(entry.paper, part)]
+    name, part = (
+        VALIDATION.get(figure.name, figure.name),
+        figure.part if figure.name in METRICS else "validation",
+    )
+    entries = [
+        entry for entry in studies[figure.study].study.entries if figure.row in (entry.name, "")
+    ]
+    printed = [
+        getattr(entry.paper, part)[name] for entry in entries if name in getattr(entry.paper, part)
+    ]
     means = [mean for mean, _ in printed]
-    words = "" if not printed else _spread(*printed[0]) if figure.row else _spread(max(means) - min(means), 0.0)
+    words = (
+        ""
+        if not printed
+        else _spread(*printed[0])
+        if figure.row
+        else _spread(max(means) - min(means), 0.0)
+    )
     return f"{name}, {part}", words
 
 
-def _in_words(figures: Iterable[Figure], studies: Studies, write: Callable[[Figure, Studies], tuple[str, str]]) -> str:
+def _in_words(
+    figures: Iterable[Figure], studies: Studies, write: Callable[[Figure, Studies], tuple[str, str]]
+) -> str:
     """Every figure with its rows."""
     rows: dict[str, list[str]] = {}
     for figure in figures:

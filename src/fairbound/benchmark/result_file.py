@@ -1,4 +1,5 @@
-"""A result as a file: one row of Parquet, with a checksum of its content beside pyarrow's of every page."""
+"""A result as a file: one row of Parquet, with a checksum of its content beside pyarrow's of every
+page."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from fairbound.benchmark.fingerprint import canonical_json, checksum, key
 
 SETTINGS = b"fairbound.settings"  # where a Parquet file's own metadata hold the settings
 MADE = b"fairbound.made"  # and who computed it
-CHECKSUM = b"fairbound.checksum"  # and of all that; pages have their own, their headers and the footer do not
+# and of all that; pages have their own, their headers and the footer do not
+CHECKSUM = b"fairbound.checksum"
 
 Settings = dict[str, Any]
 Column = NDArray[Any]  # (rows, ...): numbers, truth values or text
@@ -32,7 +34,8 @@ class StoredResult:
 
     settings: Mapping[str, Any]
     tables: Mapping[str, Mapping[str, Column]]
-    made: Mapping[str, Any] = field(default_factory=dict)  # by which code and device, in how many seconds: `made_by`
+    # by which code and device, in how many seconds: `made_by`
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -42,7 +45,9 @@ class StoredResult:
     def checksum(self) -> str:
         """Of everything in it."""
         columns = {
-            f"{name} {column}": values for name, table in self.tables.items() for column, values in table.items()
+            f"{name} {column}": values
+            for name, table in self.tables.items()
+            for column, values in table.items()
         }
         return key({"settings": self.settings, "made": self.made, "tables": checksum(columns)})
 
@@ -52,13 +57,16 @@ class DamagedError(Exception):
 
 
 def opened(data: bytes, name: str) -> StoredResult:
-    """The result in a file, whose content matches its checksums and whose settings match its name."""
+    """The result in a file, whose content matches its checksums and whose settings match its
+    name."""
     arrow = need("pyarrow", "data", "Reading results")
     parquet = need("pyarrow.parquet", "data", "Reading results")
     try:
-        # From memory and without read-ahead: threads that read Python's files can abort the process when it ends
-        # (pyarrow 26, about one exit in ten)
-        file = parquet.ParquetFile(arrow.BufferReader(data), pre_buffer=False, page_checksum_verification=True)
+        # From memory and without read-ahead: threads that read Python's files can abort the process
+        # when it ends (pyarrow 26, about one exit in ten)
+        file = parquet.ParquetFile(
+            arrow.BufferReader(data), pre_buffer=False, page_checksum_verification=True
+        )
         content = file.read(use_threads=False)
         metadata = content.schema.metadata or {}
         settings, made = (json.loads(metadata.get(place, b"{}")) for place in (SETTINGS, MADE))
@@ -84,9 +92,15 @@ def parquet_of(result: StoredResult) -> bytes:
     as_read = StoredResult(result.settings, _tables_of(content), result.made)
     table = content.replace_schema_metadata(metadata | {CHECKSUM: as_read.checksum})
     sink = arrow.BufferOutputStream()
-    # Floats that do not repeat are a third larger with a dictionary; statistics of one row are useless
+    # Floats that do not repeat are a third larger with a dictionary; statistics of one row are
+    # useless
     parquet.write_table(
-        table, sink, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
+        table,
+        sink,
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+        write_page_checksum=True,
     )
     return bytes(sink.getvalue())
 
@@ -101,7 +115,10 @@ def _records(table: Mapping[str, Column], name: str, arrow: Any) -> Any:
     columns = {column: np.asarray(values) for column, values in table.items()}
     lengths = {column: len(values) if values.ndim else None for column, values in columns.items()}
     if not columns or len(set(lengths.values())) > 1 or None in lengths.values():
-        shown = ", ".join(f"{column} {values.shape}" for column, values in columns.items()) or "no columns"
+        shown = (
+            ", ".join(f"{column} {values.shape}" for column, values in columns.items())
+            or "no columns"
+        )
         raise ValueError(f"table {name!r} has {shown}; a table has columns of one length")
     entries = [_arrow_of(values, f"{name}.{column}", arrow) for column, values in columns.items()]
     records = arrow.StructArray.from_arrays(entries, names=list(columns))
@@ -115,10 +132,12 @@ def _arrow_of(values: Column, name: str, arrow: Any) -> Any:
     if kind == "U" or (kind == "O" and all(isinstance(value, str) for value in flat)):
         entries = arrow.array(flat.tolist(), arrow.string())
     elif kind in "biu" or (kind == "f" and size in (4, 8)):
-        entries = arrow.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))  # Arrow supports no other order
+        # Arrow supports no other order
+        entries = arrow.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
     else:
         raise ValueError(
-            f"column {name} holds {values.dtype}; the store keeps whole numbers, float32, float64, truth values, text"
+            f"column {name} holds {values.dtype}; the store keeps whole numbers, float32, float64,"
+            " truth values, text"
         )
     for axis in reversed(range(1, values.ndim)):
         if values.shape[axis]:

@@ -1,12 +1,14 @@
 """What the store holds of a report's study, read once: for tables, figures and the page.
 
-`Results.final`       one line per stored run and part of the split: loss, gap and violation over the run's last records
+`Results.final`       one line per stored run and part of the split: loss, gap and violation over
+the run's last records
                       (`Study.last_states`), fairness metrics of its last state
 `Results.summary`     mean and standard deviation (n - 1) of these over the runs of a row
 `Results.curves`      loss and bounded gaps along the steps, mean and quartiles over runs
 `Results.histograms`  the score distributions of the groups at the end
 
-NaN is a value that is undefined or missing; what diverged is infinite. Rows are the study's entries, in its order.
+NaN is a value that is undefined or missing; what diverged is infinite. Rows are the study's
+entries, in its order.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class BoundedGaps:
     def of(card: Card) -> BoundedGaps:
         """As the card keeps them; nothing else in tables and figures reads a constraint."""
         gaps = card.gaps
-        return BoundedGaps(gaps["names"], np.array(gaps["contrast"]), np.array(gaps["bound"]), gaps["absolute"])
+        return BoundedGaps(
+            gaps["names"], np.array(gaps["contrast"]), np.array(gaps["bound"]), gaps["absolute"]
+        )
 
     def values(self, losses: Array) -> Array:
         """(..., m) of group losses (..., G)."""
@@ -60,7 +64,8 @@ class BoundedGaps:
         return np.abs(values) if self.absolute else values
 
     def gap(self, losses: Array) -> Array:
-        """(...,) of two groups: the first one's loss minus the second's; of more: the largest of the values."""
+        """(...,) of two groups: the first one's loss minus the second's; of more: the largest of
+        the values."""
         if self.contrast.shape[1] > 2:
             return np.asarray(self.values(losses).max(-1))
         with np.errstate(invalid="ignore"):
@@ -72,7 +77,8 @@ class BoundedGaps:
 
     @cached_property
     def limits(self) -> dict[str, tuple[float, ...]]:
-        """Where each gap is bounded; a difference and its negative, where both are bounded alike, are one gap."""
+        """Where each gap is bounded; a difference and its negative, where both are bounded alike,
+        are one gap."""
         found: dict[str, tuple[float, ...]] = {}
         for i, name in enumerate(self.names):
             negative = [np.allclose(self.contrast[j], -self.contrast[i]) for j in range(i)]
@@ -97,7 +103,8 @@ class Results:
 
     study: StoredStudy
     folder: Path  # of the store
-    runs: Mapping[str, Sequence[RunResult]]  # by entry: all that were asked, those without results too
+    # by entry: all that were asked, those without results too
+    runs: Mapping[str, Sequence[RunResult]]
 
     @staticmethod
     def read(study: StoredStudy, store: Store) -> Results:
@@ -117,7 +124,8 @@ class Results:
 
     @property
     def definition(self) -> Literal["reported", "printed"]:
-        """Of Ind, Sp and Sf: that of the paper's results, which is for two groups; for more, that of its text."""
+        """Of Ind, Sp and Sf: that of the paper's results, which is for two groups; for more, that
+        of its text."""
         return "reported" if len(self.groups) == 2 else "printed"
 
     @property
@@ -147,26 +155,40 @@ class Results:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """CPU seconds of a step of one run, the median over the runs of an entry, which were computed together."""
+        """CPU seconds of a step of one run, the median over the runs of an entry, which were
+        computed together."""
         noted = {
-            entry: [r.made["step_seconds"] for _, r in runs if r is not None and "step_seconds" in r.made]
+            entry: [
+                r.made["step_seconds"]
+                for _, r in runs
+                if r is not None and "step_seconds" in r.made
+            ]
             for entry, runs in self.runs.items()
         }
         return {entry: float(np.median(some)) for entry, some in noted.items() if some}
 
     @cached_property
     def decisions(self) -> dict[str, Counter[str]]:
-        """Verdicts on held-out examples by row, counted over its runs; rows that were not tested are missing."""
+        """Verdicts on held-out examples by row, counted over its runs; rows that were not tested
+        are missing."""
         tested = {
-            row: [r.tables["heldout"] for r in some if "heldout" in r.tables] for row, some in self.stored.items()
+            row: [r.tables["heldout"] for r in some if "heldout" in r.tables]
+            for row, some in self.stored.items()
         }
-        return {row: Counter(str(one["decision"][0]) for one in some) for row, some in tested.items() if some}
+        return {
+            row: Counter(str(one["decision"][0]) for one in some)
+            for row, some in tested.items()
+            if some
+        }
 
     @cached_property
     def short(self) -> str:
         """In what these runs are fewer or shorter than the study's; empty where they are not."""
         study = self.study
-        whole = [entry.own_steps if self.study.budget == "paper" else entry.equal_steps for entry in study.entries]
+        whole = [
+            entry.own_steps if self.study.budget == "paper" else entry.equal_steps
+            for entry in study.entries
+        ]
         steps = [entry.steps for entry in study.entries]
         runs, all_runs = study.seeds * study.splits, study.whole_seeds * study.splits
         found = [f"{runs} of {all_runs} runs of a method"] if runs < all_runs else []
@@ -175,7 +197,8 @@ class Results:
         return ", ".join(found)
 
     def paper(self, entry: EntryInfo) -> Paper:
-        """What the paper prints for an entry; nothing beside a short run or within another budget than its own."""
+        """What the paper prints for an entry; nothing beside a short run or within another budget
+        than its own."""
         return Paper({}, {}, {}) if self.short or self.study.budget != "paper" else entry.paper
 
     @cached_property
@@ -185,7 +208,10 @@ class Results:
     @cached_property
     def stored(self) -> dict[str, list[StoredResult]]:
         """Results by row, of the rows that have one; a store without any is refused."""
-        results = {row: [run.result for run in runs if run.result is not None] for row, runs in self.runs.items()}
+        results = {
+            row: [run.result for run in runs if run.result is not None]
+            for row, runs in self.runs.items()
+        }
         found = {row: there for row, there in results.items() if there}
         if not found:
             name = self.study.name
@@ -197,16 +223,24 @@ class Results:
 
     def rows(self) -> pd.DataFrame:
         """By row: number of stored runs, steps of a run."""
-        counts = {row: sum(run.result is not None for run in runs) for row, runs in self.runs.items()}
+        counts = {
+            row: sum(run.result is not None for run in runs) for row, runs in self.runs.items()
+        }
         steps = {entry.name: entry.steps for entry in self.study.entries}
         return pd.DataFrame({"runs": pd.Series(counts), "steps": pd.Series(steps)})
 
     @cached_property
     def final(self) -> pd.DataFrame:
-        """Columns row, seed, split, part, loss, gap, violation, accuracy, w1, wd, wd_logits, and every metric of
-        `fairbound.metrics.fairness_metrics`."""
+        """Columns row, seed, split, part, loss, gap, violation, accuracy, w1, wd, wd_logits, and
+        every metric of `fairbound.metrics.fairness_metrics`."""
         lines = [
-            {"row": row, "seed": one.run.seed, "split": one.run.split, "part": part, **self._final(one.result, part)}
+            {
+                "row": row,
+                "seed": one.run.seed,
+                "split": one.run.split,
+                "part": part,
+                **self._final(one.result, part),
+            }
             for row, runs in self.runs.items()
             for one in runs
             if one.result is not None
@@ -219,7 +253,11 @@ class Results:
         """Of one run on one part."""
         last = result.tables["records"][part][-self.study.last_states :].astype(np.float64)
         groups = last[:, 1:]  # (states, G)
-        measured = {LOSS: last[:, 0], "gap": self.gaps.gap(groups), "violation": self.gaps.violation(groups)}
+        measured = {
+            LOSS: last[:, 0],
+            "gap": self.gaps.gap(groups),
+            "violation": self.gaps.violation(groups),
+        }
         end = result.tables["parts"]
         at = end["part"].tolist().index(part)
         return (
@@ -231,35 +269,56 @@ class Results:
 
     def summary(self, part: str) -> pd.DataFrame:
         """Loss, gap and violation by row: columns (name, "mean") and (name, "std")."""
-        return mean_std(self.final[self.final["part"] == part].groupby("row", sort=False)[QUANTITIES])
+        return mean_std(
+            self.final[self.final["part"] == part].groupby("row", sort=False)[QUANTITIES]
+        )
 
     def curves(self, parts: Sequence[str]) -> pd.DataFrame:
-        """Columns row, part, quantity ("loss", or the name of a gap), step, mean, low, high (quartiles), runs."""
+        """Columns row, part, quantity ("loss", or the name of a gap), step, mean, low, high
+        (quartiles), runs."""
         absent = [part for part in parts if part not in self.study.measured]
         if absent:
             name, there = self.study.name, ", ".join(self.study.measured)
             raise ValueError(f"{name} was not measured on {absent[0]!r}; its parts are {there}")
         frames = []
         for row, results in self.stored.items():
-            labels = {"row": row, "step": results[0].tables["records"]["step"], "runs": len(results)}
+            labels = {
+                "row": row,
+                "step": results[0].tables["records"]["step"],
+                "runs": len(results),
+            }
             for part in parts:
-                losses = np.array([result.tables["records"][part] for result in results], dtype=np.float64)
-                gaps = dict(zip(self.gaps.names, np.moveaxis(self.gaps.values(losses[..., 1:]), -1, 0), strict=True))
+                losses = np.array(
+                    [result.tables["records"][part] for result in results], dtype=np.float64
+                )
+                gaps = dict(
+                    zip(
+                        self.gaps.names,
+                        np.moveaxis(self.gaps.values(losses[..., 1:]), -1, 0),
+                        strict=True,
+                    )
+                )
                 for quantity in (LOSS, *self.gaps.limits):
-                    values = losses[..., 0] if quantity == LOSS else gaps[quantity]  # (runs, records)
+                    # (runs, records)
+                    values = losses[..., 0] if quantity == LOSS else gaps[quantity]
                     with np.errstate(invalid="ignore"):  # a run that diverged to infinity
                         low, high = np.quantile(values, (0.25, 0.75), axis=0)
                         measured = {"mean": values.mean(0), "low": low, "high": high}
-                    frames.append(pd.DataFrame(labels | {"part": part, "quantity": quantity} | measured))
+                    frames.append(
+                        pd.DataFrame(labels | {"part": part, "quantity": quantity} | measured)
+                    )
         return pd.concat(frames, ignore_index=True)
 
     def histograms(self, parts: Sequence[str]) -> pd.DataFrame:
-        """Columns row, part, group, low, high (the ends of a bin), share of the group in it, mean over runs."""
+        """Columns row, part, group, low, high (the ends of a bin), share of the group in it, mean
+        over runs."""
         frames = []
         for row, results in self.stored.items():
             stored = results[0].tables["parts"]["part"].tolist()
             for part in parts:
-                counts = np.array([result.tables["parts"]["histogram"][stored.index(part)] for result in results])
+                counts = np.array(
+                    [result.tables["parts"]["histogram"][stored.index(part)] for result in results]
+                )
                 shares = (counts / np.maximum(counts.sum(-1, keepdims=True), 1)).mean(
                     0
                 )  # of a group without examples 0
@@ -272,7 +331,11 @@ class Results:
     def notes(self) -> tuple[str, ...]:
         """Where the data come from, and in what the runs are not those of the study."""
         missing = {row: sum(run.result is None for run in runs) for row, runs in self.runs.items()}
-        missed = [f"{row} ({count} of {len(self.runs[row])} runs)" for row, count in missing.items() if count]
+        missed = [
+            f"{row} ({count} of {len(self.runs[row])} runs)"
+            for row, count in missing.items()
+            if count
+        ]
         lengths = [
             f"{entry.name} {entry.steps:,} for {entry.own_steps:,}"
             for entry in self.study.entries
@@ -281,13 +344,21 @@ class Results:
         return (
             f"Data: {self.card.data}.",
             *([f"Missing from the store: {', '.join(missed)}."] if missed else []),
-            *([f"Other numbers of steps than the study's: {', '.join(lengths)}."] if lengths else []),
+            *(
+                [f"Other numbers of steps than the study's: {', '.join(lengths)}."]
+                if lengths
+                else []
+            ),
         )
 
     def gap_in_words(self) -> str:
         """What the column "gap" measures."""
         first, second, *others = self.groups
-        return "the largest of the constraints' gaps" if others else f"loss of {first} minus loss of {second}"
+        return (
+            "the largest of the constraints' gaps"
+            if others
+            else f"loss of {first} minus loss of {second}"
+        )
 
 
 def decided(counts: Mapping[str, int]) -> str:
@@ -311,7 +382,9 @@ def mean_std(grouped: Any) -> pd.DataFrame:
 
     The standard deviation of a single value is 0; where a value is infinite, both are.
 
-    >>> mean_std(pd.DataFrame({"row": ["a", "a", "b"], "loss": [1.0, 3.0, 5.0]}).groupby("row"))["loss", "std"].tolist()
+    >>> mean_std(pd.DataFrame({"row": ["a", "a", "b"], "loss": [1.0, 3.0, 5.0]}).groupby("row"))[
+    ...     "loss", "std"
+    ... ].tolist()
     [1.4142135623730951, 0.0]
     """
     found = grouped.agg(["mean", "std"])
@@ -330,7 +403,11 @@ def student_interval(values: Sequence[float] | Array, level: float = 0.95) -> tu
     """
     if len(values) < 2 or not np.isfinite(values).all():
         return math.nan, math.nan
-    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    half = (
+        stats.t.ppf((1 + level) / 2, len(values) - 1)
+        * np.std(values, ddof=1)
+        / math.sqrt(len(values))
+    )
     return float(np.mean(values) - half), float(np.mean(values) + half)
 
 

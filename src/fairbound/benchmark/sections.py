@@ -1,6 +1,7 @@
 """What a page says of stored studies: `read_page` makes one of any, papers' and boards' alike.
 
-Which tables and figures a study on a table has, `tables.TABLES` and `plots.PLOTS` decide; a board's are in `board/`.
+Which tables and figures a study on a table has, `tables.TABLES` and `plots.PLOTS` decide; a board's
+are in `board/`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ FIRST = "trade-off"  # what was found comes first
 BUDGETS = {  # how long every method runs
     "own": "As many steps as the study gives each method",
     "paper": "The paper's seconds, as steps",
-    "examples": f"Equal numbers of examples for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps",
+    "examples": (
+        f"Equal numbers of examples for every method, those of {REFERENCE_STEPS:,} SSL-ALM steps"
+    ),
 }
 QUESTION = "Training under fairness constraints: which method keeps the bound?"
 
@@ -59,7 +62,10 @@ def study_section(results: Results) -> Section:
         title=study.title,
         question=QUESTION if is_answer else "",
         how=BUDGETS["own" if budget == "paper" and not study.reference else budget],
-        origin=f"{f'In the paper: {study.reference}. ' if study.reference else ''}Data: {results.card.data}.",
+        origin=(
+            f"{f'In the paper: {study.reference}. ' if study.reference else ''}Data:"
+            f" {results.card.data}."
+        ),
         cards=study.cards,
         finding=findings(results) if is_answer else finding(results),
         short=results.short,
@@ -71,14 +77,16 @@ def study_section(results: Results) -> Section:
 
 
 def _agreement(results: Results, exhibits: dict[str, Exhibit]) -> str:
-    """How many numbers meet the paper's, or why a short run is not compared; empty where the paper has none."""
+    """How many numbers meet the paper's, or why a short run is not compared; empty where the paper
+    has none."""
     if results.short and results.study.reference:
         return f"A short run, not compared with the paper: {results.short}."
     return agreement(exhibit.shown.frame for name, exhibit in exhibits.items() if name in TABLES)
 
 
 def paper_section(studies: Sequence[Results]) -> list[Section]:
-    """What the paper says of the studies that are its own, in full length and on its data; empty without any."""
+    """What the paper says of the studies that are its own, in full length and on its data; empty
+    without any."""
     own = [
         study
         for study in studies
@@ -92,8 +100,13 @@ def paper_section(studies: Sequence[Results]) -> list[Section]:
         return []
     finding, *notes = table.notes
     section = Section(
-        name="paper", variant="paper", title=table.title, how=BUDGETS["paper"], finding=finding,
-        origin="In the paper: section 4, appendices A and B.", cards=[study.card for study in own],
+        name="paper",
+        variant="paper",
+        title=table.title,
+        how=BUDGETS["paper"],
+        finding=finding,
+        origin="In the paper: section 4, appendices A and B.",
+        cards=[study.card for study in own],
         exhibits={"statements": Exhibit("Statements", replace(table, notes=tuple(notes)))},
-    )  # fmt: skip
+    )
     return [section]

@@ -1,20 +1,25 @@
-"""The store of benchmark results: each is computed once and kept under a name made from what was asked.
+"""The store of benchmark results: each is computed once and kept under a name made from what was
+asked.
 
-`key(settings)` is a result's name: the problem, the entry and its settings, seed, split, length, and the data's
-checksum. The code that computed it stands in the file: whatever is refactored, the store still serves what it has, and
-says by which code it was computed. A result of other code replaces one of the same name.
+`key(settings)` is a result's name: the problem, the entry and its settings, seed, split, length,
+and the data's checksum. The code that computed it stands in the file: whatever is refactored, the
+store still serves what it has, and says by which code it was computed. A result of other code
+replaces one of the same name.
 
     store.json             number of the format
     system-<name>.json     a machine and the software that computed here
-    studies/<name>.json    a study that was run: its entries, the cards of its problems, the keys of its runs
+    studies/<name>.json
+            a study that was run: its entries, the cards of its problems, the keys of its runs
     runs/<key>.parquet     one row: each table is a column that holds a list of records
-    runs/<key>.damaged     a file that did not match its checksums, moved aside when the run was computed again
+    runs/<key>.damaged
+            a file that did not match its checksums, moved aside when the run was computed again
     work/                  what failed (`work_log`)
     checkpoints/           of long batches of runs that are being computed
-    .<name>.<random>.part  being written, or says that a command computes here; or left by a killed process
+    .<name>.<random>.part
+            being written, or says that a command computes here; or left by a killed process
 
-Nothing else writes results. A result is a separate Parquet file that any reader opens; tables, figures and pages read
-the store.
+Nothing else writes results. A result is a separate Parquet file that any reader opens; tables,
+figures and pages read the store.
 """
 
 from __future__ import annotations
@@ -42,7 +47,8 @@ from fairbound.benchmark.result_file import (
 )
 
 FORMAT = 1  # of the folder; a higher number is of a later fairbound
-STALE_AFTER_S = 24 * 3600.0  # a part this old was left by a killed process: writing one takes seconds
+# a part this old was left by a killed process: writing one takes seconds
+STALE_AFTER_S = 24 * 3600.0
 PART = ".part"
 KEY = re.compile("[0-9a-f]{64}")
 
@@ -87,14 +93,17 @@ class Store:
             self._name_once(path, damage)
             return None
         except OSError as error:
-            raise OSError(f"{path} cannot be read ({error.strerror}); check the disk and who may read it") from error
+            raise OSError(
+                f"{path} cannot be read ({error.strerror}); check the disk and who may read it"
+            ) from error
 
     def keys(self) -> list[str]:
         """Of all sound results, sorted."""
         return [name for name in self._names() if self.has(name)]
 
     def missing(self, keys: Iterable[str], code: str | None = None) -> list[str]:
-        """Those that are still to be computed, each once, in the order given; with `code` also those of other code."""
+        """Those that are still to be computed, each once, in the order given; with `code` also
+        those of other code."""
         return [name for name in dict.fromkeys(keys) if self.is_missing(name, code)]
 
     def is_missing(self, key: str, code: str | None = None) -> bool:
@@ -102,7 +111,8 @@ class Store:
         return found is None or (code is not None and found.made.get("code") != code)
 
     def results(self, where: Callable[[Settings], bool] | None = None) -> Iterator[StoredResult]:
-        """All sound results whose settings satisfy `where`, in the order of their keys; one at a time is in memory."""
+        """All sound results whose settings satisfy `where`, in the order of their keys; one at a
+        time is in memory."""
         for name in self._names():
             found = self.get(name)
             if found is not None and (where is None or where(dict(found.settings))):
@@ -113,16 +123,22 @@ class Store:
         return self.put_many([StoredResult(settings, tables)])[0]
 
     def put_many(self, results: Iterable[StoredResult]) -> list[str]:
-        """Store a batch of results, each in a separate file; their keys. None appears before all are on the disk."""
+        """Store a batch of results, each in a separate file; their keys. None appears before all
+        are on the disk."""
         return self.put_files(files_of(results))
 
     def put_files(self, files: Mapping[str, bytes]) -> list[str]:
         """The same for results that another process has written, by key.
 
-        What is there stays unless it was computed by other code: another process may have been quicker.
+        What is there stays unless it was computed by other code: another process may have been
+        quicker.
         """
         self._prepare()
-        new = [name for name, data in files.items() if self.is_missing(name, opened(data, name).made.get("code"))]
+        new = [
+            name
+            for name, data in files.items()
+            if self.is_missing(name, opened(data, name).made.get("code"))
+        ]
         with _parts(self.folder) as parts:
             for name in new:
                 parts.write(self._path(name), files[name])
@@ -152,7 +168,8 @@ class Store:
 
     @contextmanager
     def in_use(self) -> Iterator[Path]:
-        """A file that is there while a command computes: a worker that sees it shares the folder."""
+        """A file that is there while a command computes: a worker that sees it shares the
+        folder."""
         self._prepare()
         marker = self.folder / f".command.{uuid4().hex}{PART}"
         with _sentences(self.folder):
@@ -164,7 +181,8 @@ class Store:
                 marker.unlink(missing_ok=True)
 
     def note_system(self, description: Mapping[str, Any]) -> None:
-        """Keep what `environment.describe` says, once for each system; its date is that of the first time."""
+        """Keep what `environment.describe` says, once for each system; its date is that of the
+        first time."""
         self._prepare()
         dateless = {name: value for name, value in description.items() if name != "date"}
         name = f"system-{key(dateless)[:12]}.json"
@@ -174,10 +192,14 @@ class Store:
     def systems(self) -> list[Settings]:
         """The systems that computed here, the earliest first."""
         found = [_json_in(path) for path in self.folder.glob("system-*.json")]
-        return sorted((one for one in found if one is not None), key=lambda one: (str(one.get("date")), key(one)))
+        return sorted(
+            (one for one in found if one is not None),
+            key=lambda one: (str(one.get("date")), key(one)),
+        )
 
     def note_study(self, name: str, content: Mapping[str, Any]) -> None:
-        """Keep a study as it was asked (`stored_study`), in the place of an earlier one of that name."""
+        """Keep a study as it was asked (`stored_study`), in the place of an earlier one of that
+        name."""
         self._prepare()
         with _sentences(self.folder):
             (self.folder / "studies").mkdir(exist_ok=True)
@@ -186,31 +208,44 @@ class Store:
 
     def studies(self, pattern: str = "*") -> dict[str, Settings]:
         """The studies that were run here and whose names match, by name."""
-        found = {path.stem: _json_in(path) for path in sorted((self.folder / "studies").glob(f"{pattern}.json"))}
+        found = {
+            path.stem: _json_in(path)
+            for path in sorted((self.folder / "studies").glob(f"{pattern}.json"))
+        }
         return {name: content for name, content in found.items() if content is not None}
 
     def _names(self) -> list[str]:
-        return sorted(path.stem for path in self._runs.glob("*.parquet") if KEY.fullmatch(path.stem))
+        return sorted(
+            path.stem for path in self._runs.glob("*.parquet") if KEY.fullmatch(path.stem)
+        )
 
     def _path(self, key: str) -> Path:
         if not KEY.fullmatch(key):
-            raise ValueError(f"the key of a result has 64 hexadecimal digits, as key(settings) gives; got {key!r}")
+            raise ValueError(
+                "the key of a result has 64 hexadecimal digits, as key(settings) gives; got"
+                f" {key!r}"
+            )
         return self._runs / f"{key}.parquet"
 
     def _name_once(self, path: Path, damage: DamagedError) -> None:
         if path.stem not in self._named:
             self._named.add(path.stem)
-            warnings.warn(f"{path} is damaged: {damage}; it counts as missing and is to be recomputed", stacklevel=4)
+            warnings.warn(
+                f"{path} is damaged: {damage}; it counts as missing and is to be recomputed",
+                stacklevel=4,
+            )
 
     def _set_damaged_aside(self, key: str) -> None:
         path = self._path(key)
         if path.exists() and not self.has(key):
-            with _sentences(self.folder), suppress(FileNotFoundError):  # another process was quicker
+            # another process was quicker
+            with _sentences(self.folder), suppress(FileNotFoundError):
                 os.replace(path, path.with_suffix(".damaged"))
             self._named.discard(key)  # what comes in its place may be damaged again
 
     def _prepare(self) -> None:
-        """Before the first write: make the folder, say its format, and remove what killed processes left."""
+        """Before the first write: make the folder, say its format, and remove what killed processes
+        left."""
         if self._prepared:
             return
         with _sentences(self.folder):
@@ -220,7 +255,9 @@ class Store:
                 if time.time() - part.stat().st_mtime > STALE_AFTER_S:
                     part.unlink()
         if not (self.folder / "store.json").exists():
-            self._write_json("store.json", {"format": FORMAT, "holds": "results of fairbound's benchmark"})
+            self._write_json(
+                "store.json", {"format": FORMAT, "holds": "results of fairbound's benchmark"}
+            )
         self._prepared = True
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -235,13 +272,15 @@ class Store:
         version = (_json_in(path) or {}).get("format")
         if not isinstance(version, int) or version < 1:
             raise ValueError(
-                f"{path} does not say which format the results have; remove that file if fairbound wrote the folder "
-                "(each result is checked when it is read), or name another folder"
+                f"{path} does not say which format the results have; remove that file if fairbound"
+                " wrote the folder (each result is checked when it is read), or name another"
+                " folder"
             )
         if version > FORMAT:
             raise ValueError(
-                f"{self.folder} holds results of format {version}, and this fairbound reads formats up to {FORMAT}; "
-                "update fairbound (pip install -U fairbound), or name another folder"
+                f"{self.folder} holds results of format {version}, and this fairbound reads formats"
+                f" up to {FORMAT}; update fairbound (pip install -U fairbound), or name another"
+                " folder"
             )
 
 
@@ -252,7 +291,9 @@ def _json_in(path: Path) -> Settings | None:
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:
-        raise OSError(f"{path} cannot be read ({error.strerror}); check the disk and who may read it") from error
+        raise OSError(
+            f"{path} cannot be read ({error.strerror}); check the disk and who may read it"
+        ) from error
     return found if isinstance(found, dict) else None
 
 
@@ -260,7 +301,8 @@ def _json_in(path: Path) -> Settings | None:
 
 
 class _Parts:
-    """Files that are first written beside their targets and then renamed, so that no reader sees a partial file."""
+    """Files that are first written beside their targets and then renamed, so that no reader sees a
+    partial file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -314,9 +356,13 @@ def _sentences(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            message = "no space is left; free some and start again, stored runs are not computed again"
+            message = (
+                "no space is left; free some and start again, stored runs are not computed again"
+            )
         elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            message = f"it may not be written to ({error.strerror}); change that, or name another folder"
+            message = (
+                f"it may not be written to ({error.strerror}); change that, or name another folder"
+            )
         else:
             message = f"{error.strerror or error}; name another folder, stored runs are not lost"
         raise UnwritableError(f"results cannot be stored in {folder}: {message}") from error

@@ -1,11 +1,13 @@
 """A task: runs of one problem that are computed together, planned, named and carried out.
 
-Its runs are (entry, seed, split). They share a method's structure, so that a step of all of them is one `vmap`; many
-are computed in batches. A batch is computed as a whole whenever one of its results is missing: what shares a batch
-changes rounding, and a benchmark that was interrupted must end with the same results as one that was not.
+Its runs are (entry, seed, split). They share a method's structure, so that a step of all of them is
+one `vmap`; many are computed in batches. A batch is computed as a whole whenever one of its results
+is missing: what shares a batch changes rounding, and a benchmark that was interrupted must end with
+the same results as one that was not.
 
-A result is named by what was asked (`Task.asked`): the problem, the entry with its settings, seed, split, length, and
-the checksum of the data. The code that computed it stands beside it, with the machine and the seconds.
+A result is named by what was asked (`Task.asked`): the problem, the entry with its settings, seed,
+split, length, and the checksum of the data. The code that computed it stands beside it, with the
+machine and the seconds.
 """
 
 from __future__ import annotations
@@ -39,15 +41,19 @@ RECORDS = 40  # points of a run against targets, evenly spaced in the logarithm 
 FIRST_RECORD = 0.005  # of the budget
 MAX_BATCH_RUNS = 48  # more are no faster a run, and divide badly among processes
 MAX_SUBPROBLEM = (
-    50  # constraints that a method with a subproblem is given: with 90 a step takes 50 ms, with 200 most of a second
+    # constraints that a method with a subproblem is given: with 90 a step takes 50 ms, with 200
+    # most of a second
+    50
 )
-# Of a step of all runs, from which an H200 is at least twice as quick as a CPU's core (benchmarks/gpu_board.py --rule):
-# launching a step takes it 6.6 ms at any size; a core takes 7.3 ms for 3.5e7, 19 for 1.4e8 and 97 for 7e8.
+# Of a step of all runs, from which an H200 is at least twice as quick as a CPU's core
+# (benchmarks/gpu_board.py --rule): launching a step takes it 6.6 ms at any size; a core takes 7.3
+# ms for 3.5e7, 19 for 1.4e8 and 97 for 7e8.
 GPU_MULTIPLICATIONS = 1e8
 SUBPROBLEM_WORK = 5  # about how much longer a step with a subproblem takes
 STEP_OVERHEAD_EXAMPLES = 30  # what a step costs beside its examples, as so many of them
 
-Kind = Literal["groups", "solve", "heldout", "tuning"]  # "groups": losses by group; else against targets
+# "groups": losses by group; else against targets
+Kind = Literal["groups", "solve", "heldout", "tuning"]
 
 
 class Run(NamedTuple):
@@ -61,7 +67,8 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Runs of entries of one structure on a problem, in texts and numbers, so that another process computes them."""
+    """Runs of entries of one structure on a problem, in texts and numbers, so that another process
+    computes them."""
 
     problem: str | TableSpec  # a name, a file, or a table
     entries: tuple[Entry, ...]
@@ -72,7 +79,8 @@ class Task:
     records: int = RECORDS
     measured: tuple[str, ...] = ()  # of "groups": the parts of the split
     splits: int = 1
-    device: str = "cpu"  # that computes it; no part of the results' names, as the model of a CPU is none
+    # that computes it; no part of the results' names, as the model of a CPU is none
+    device: str = "cpu"
     salt: str = ""  # other coordinates of the variables, for a check: `problems.salted`
     recompute: bool = False  # whether a result of other code counts as missing
     limits: Limits | None = None  # of a process of its own, for an entry that was sent
@@ -84,8 +92,13 @@ class Task:
     @property
     def name(self) -> str:
         """In words."""
-        form = "".join(f", {name}" for name in dict.fromkeys(run.change for run in self.runs) if name)
-        return f"{self.card.name}, {self.kind}{form}: {', '.join(dict.fromkeys(one.name for one in self.entries))}"
+        form = "".join(
+            f", {name}" for name in dict.fromkeys(run.change for run in self.runs) if name
+        )
+        return (
+            f"{self.card.name}, {self.kind}{form}:"
+            f" {', '.join(dict.fromkeys(one.name for one in self.entries))}"
+        )
 
     @property
     def method(self) -> str:
@@ -98,7 +111,11 @@ class Task:
         if self.kind == "groups" or self.device != "cpu":
             return self.device != "cpu"
         instance, n = self.built(), self.built().starts([0]).shape[1]
-        return self.kind == "solve" and instance.movable and pays_on_gpu(n, len(self.runs), self.examples_per_step)
+        return (
+            self.kind == "solve"
+            and instance.movable
+            and pays_on_gpu(n, len(self.runs), self.examples_per_step)
+        )
 
     @property
     def card(self) -> BenchmarkProblem:
@@ -112,7 +129,7 @@ class Task:
     def built(self) -> Instance:
         return built_instance(self.problem, self.splits, self.salt, self.change)
 
-    # Lengths ----------------------------------------------------------------------------------------------------------
+    # Lengths --------------------------------------------------------------------------------------
 
     @cached_property
     def examples_per_step(self) -> float:
@@ -129,12 +146,17 @@ class Task:
     @property
     def work(self) -> int:
         """About how long it takes, in examples that pass through the model."""
-        factor = SUBPROBLEM_WORK if self.kind != "groups" and _facts(self.entries[0]).several_gradients else 1
+        factor = (
+            SUBPROBLEM_WORK
+            if self.kind != "groups" and _facts(self.entries[0]).several_gradients
+            else 1
+        )
         a_step = self.examples_per_step + STEP_OVERHEAD_EXAMPLES
         return 0 if self.refusal() else round(factor * self.steps * a_step * len(self.runs))
 
     def recorded(self) -> list[int]:
-        """The steps at which a run is measured, the last one among them; of a held-out run that one alone."""
+        """The steps at which a run is measured, the last one among them; of a held-out run that one
+        alone."""
         steps = self.steps
         if self.kind == "heldout":
             return [steps]
@@ -145,13 +167,21 @@ class Task:
         return sorted({int(min(step, steps)) for step in at})
 
     def refusal(self) -> str | None:
-        """Why the method is not run against targets on the problem, where that is known beforehand."""
+        """Why the method is not run against targets on the problem, where that is known
+        beforehand."""
         m = self.built().problem.m
-        if self.kind != "groups" and m > MAX_SUBPROBLEM and _facts(self.entries[0]).several_gradients:
-            return f"a step solves a subproblem in all constraints, and {m:,} are more than {MAX_SUBPROBLEM}"
+        if (
+            self.kind != "groups"
+            and m > MAX_SUBPROBLEM
+            and _facts(self.entries[0]).several_gradients
+        ):
+            return (
+                f"a step solves a subproblem in all constraints, and {m:,} are more than"
+                f" {MAX_SUBPROBLEM}"
+            )
         return None
 
-    # Names ------------------------------------------------------------------------------------------------------------
+    # Names ----------------------------------------------------------------------------------------
 
     @cached_property
     def asked(self) -> list[dict[str, Any]]:
@@ -161,7 +191,14 @@ class Task:
         common = {
             "kind": self.kind,
             "problem": card.name,
-            "card": spec | ({"file": file_hash(card.file)} if card.file is not None and _is_users(card.file) else {}),
+            "card": (
+                spec
+                | (
+                    {"file": file_hash(card.file)}
+                    if card.file is not None and _is_users(card.file)
+                    else {}
+                )
+            ),
             "data": data_checksum(self.problem, self.splits),
             "source": instance.source,
             "steps": steps,
@@ -172,7 +209,11 @@ class Task:
         return [
             common
             | self._asked_of(self.entries[run.entry], run.change, instance, card, steps)
-            | {"change": run.change, "seed": run.seed, "split": run.split}
+            | {
+                "change": run.change,
+                "seed": run.seed,
+                "split": run.split,
+            }
             for run in self.runs
         ]
 
@@ -181,7 +222,9 @@ class Task:
     ) -> dict[str, Any]:
         file = entry.method.rpartition(":")[0]
         batch = (
-            instance.batch if entry.batch is None else replace(instance.batch, objective=entry.batch, cell=entry.batch)
+            instance.batch
+            if entry.batch is None
+            else replace(instance.batch, objective=entry.batch, cell=entry.batch)
         )
         found: dict[str, Any] = {
             "method": entry.described(steps, card.primal, CHANGES[change].rate),
@@ -191,12 +234,20 @@ class Task:
             found["method file"] = file_hash(Path(file).expanduser())
         if self.kind == "groups":
             notion, bound, fairret = self.variant(entry)
-            found |= {"notion": notion, "bound": bound, "fairret": fairret, "pools": list(entry.pools)}
+            found |= {
+                "notion": notion,
+                "bound": bound,
+                "fairret": fairret,
+                "pools": list(entry.pools),
+            }
         return found
 
     def variant(self, entry: Entry) -> tuple[str, float, float]:
         spec = self.card.spec
-        notion, bound = entry.notion or spec.notion, spec.bound if entry.bound is None else entry.bound
+        notion, bound = (
+            entry.notion or spec.notion,
+            spec.bound if entry.bound is None else entry.bound,
+        )
         return notion, bound, entry.fairret
 
     @cached_property
@@ -207,13 +258,16 @@ class Task:
     def missing_in(self, store: Store) -> list[str]:
         return store.missing(self.keys, code_hash() if self.recompute else None)
 
-    # For other processes ----------------------------------------------------------------------------------------------
+    # For other processes --------------------------------------------------------------------------
 
     def user_files(self) -> list[str]:
-        """Of the problem and of the methods, where they are the user's own: a worker elsewhere needs them."""
+        """Of the problem and of the methods, where they are the user's own: a worker elsewhere
+        needs them."""
         methods = [entry.method.rpartition(":")[0] for entry in self.entries if ":" in entry.method]
         problem = (
-            self.problem if isinstance(self.problem, str) and Path(self.problem).suffix in (".toml", ".py") else ""
+            self.problem
+            if isinstance(self.problem, str) and Path(self.problem).suffix in (".toml", ".py")
+            else ""
         )
         return [*filter(None, [problem]), *dict.fromkeys(methods)]
 
@@ -222,27 +276,37 @@ class Task:
 
         def moved(entry: Entry) -> Entry:
             file, colon, method = entry.method.rpartition(":")
-            return replace(entry, method=f"{places[file]}{colon}{method}") if file in places else entry
+            return (
+                replace(entry, method=f"{places[file]}{colon}{method}") if file in places else entry
+            )
 
-        problem = places.get(self.problem, self.problem) if isinstance(self.problem, str) else self.problem
+        problem = (
+            places.get(self.problem, self.problem)
+            if isinstance(self.problem, str)
+            else self.problem
+        )
         return replace(self, problem=problem, entries=tuple(map(moved, self.entries)))
 
     def on(self, device: str) -> Task:
         return replace(self, device=device)
 
-    # Computing --------------------------------------------------------------------------------------------------------
+    # Computing ------------------------------------------------------------------------------------
 
     def batches(self) -> list[Task]:
-        """Parts of at most MAX_BATCH_RUNS, of one size if there is a divisor near: another size is compiled again."""
+        """Parts of at most MAX_BATCH_RUNS, of one size if there is a divisor near: another size is
+        compiled again."""
         if self.kind != "groups":
             return [self]
         fewest = -(-len(self.runs) // MAX_BATCH_RUNS)
         count = next((n for n in range(fewest, 2 * fewest + 1) if len(self.runs) % n == 0), fewest)
         size = -(-len(self.runs) // count)
-        return [replace(self, runs=self.runs[at : at + size]) for at in range(0, len(self.runs), size)]
+        return [
+            replace(self, runs=self.runs[at : at + size]) for at in range(0, len(self.runs), size)
+        ]
 
     def complete(self, store: Store, advanced: Callable[[float], None]) -> float:
-        """Compute what the store lacks and store it; the seconds. `advanced` receives the share of it that is done."""
+        """Compute what the store lacks and store it; the seconds. `advanced` receives the share of
+        it that is done."""
         if self.limits is not None:
             return complete_limited(replace(self, limits=None), self.limits, store, advanced)
         seconds, batches = 0.0, self.batches()
@@ -263,7 +327,8 @@ class Task:
                 raise ValueError(refused)
             with _quiet() if self.kind != "groups" else nullcontext():
                 tables, seconds, step_seconds = compute(self, advanced, path)
-        except (ValueError, RuntimeError) as error:  # of the method: on a board it stands in the place of a score
+        # of the method: on a board it stands in the place of a score
+        except (ValueError, RuntimeError) as error:
             path.unlink(missing_ok=True)
             if self.kind == "groups":
                 raise
@@ -272,23 +337,31 @@ class Task:
             store.put_many(self.failed(str(error)))
             return 0.0
         made = made_by(self.device, seconds, code) | {"step_seconds": step_seconds}
-        store.put_many([StoredResult(one, table, made) for one, table in zip(self.asked, tables, strict=True)])
+        store.put_many(
+            [StoredResult(one, table, made) for one, table in zip(self.asked, tables, strict=True)]
+        )
         path.unlink(missing_ok=True)
         return seconds
 
     def failed(self, sentence: str) -> list[StoredResult]:
         """Results that say why there are no others."""
         made = made_by(self.device, 0.0, code_hash())
-        return [StoredResult(one, {"failure": {"sentence": np.array([sentence])}}, made) for one in self.asked]
+        return [
+            StoredResult(one, {"failure": {"sentence": np.array([sentence])}}, made)
+            for one in self.asked
+        ]
 
 
 def pays_on_gpu(n: int, runs: int, examples: float) -> bool:
-    """Whether a step of so many runs is quicker on a GPU than on a CPU's core: see GPU_MULTIPLICATIONS."""
+    """Whether a step of so many runs is quicker on a GPU than on a CPU's core: see
+    GPU_MULTIPLICATIONS."""
     return 2.0 * n * runs * examples >= GPU_MULTIPLICATIONS
 
 
 @lru_cache(maxsize=128)  # all of a board: some solve a problem when they are built
-def built_instance(problem: str | TableSpec, splits: int, salt: str = "", change: Change = CHANGES[""]) -> Instance:
+def built_instance(
+    problem: str | TableSpec, splits: int, salt: str = "", change: Change = CHANGES[""]
+) -> Instance:
     if change != CHANGES[""]:
         return change.of(built_instance(problem, splits, salt))
     card = load(problem)
@@ -301,7 +374,11 @@ def data_checksum(problem: str | TableSpec, splits: int) -> str:
     """Of everything that the runs read; how a table is split and scaled, its card says."""
     built = built_instance(problem, splits)
     data = built.problem.data if built.unscaled is None else built.unscaled
-    columns = {"X": data.X, "y": data.y, **{f"group {name}": column for name, column in data.groups.items()}}
+    columns = {
+        "X": data.X,
+        "y": data.y,
+        **{f"group {name}": column for name, column in data.groups.items()},
+    }
     return checksum({name: column.cpu().numpy() for name, column in columns.items()})
 
 
@@ -319,8 +396,11 @@ def examples_of_step(entry: Entry, instance: Instance) -> float:
 
 
 def batch_sizes(instance: Instance, batch: int | None = None) -> tuple[int, int]:
-    """Examples of a mini-batch for the objective, and for the constraints those of all groups together."""
-    sizes = instance.batch if batch is None else replace(instance.batch, objective=batch, cell=batch)
+    """Examples of a mini-batch for the objective, and for the constraints those of all groups
+    together."""
+    sizes = (
+        instance.batch if batch is None else replace(instance.batch, objective=batch, cell=batch)
+    )
     return sizes.objective, len(instance.problem.constraints.cells) * sizes.cell
 
 

@@ -1,4 +1,5 @@
-"""What users write in TOML files, read into dataclasses: whatever is not understood is refused in a sentence."""
+"""What users write in TOML files, read into dataclasses: whatever is not understood is refused in a
+sentence."""
 
 from __future__ import annotations
 
@@ -32,14 +33,19 @@ def known_name(name: Any, known: Collection[str], what: str) -> Any:
 
 
 def _unknown(name: object, known: Iterable[str], what: str) -> str:
-    return f"there is no {what} {name!r}; the nearest is {nearest(name, known)!r} (there are {', '.join(known)})"
+    return (
+        f"there is no {what} {name!r}; the nearest is {nearest(name, known)!r} (there are"
+        f" {', '.join(known)})"
+    )
 
 
 def check_unique(names: Iterable[str], what: str) -> None:
     """Results are kept by the names of entries and problems."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise ValueError(f"{count} {what} are called {name!r}; results are kept by name, so rename one")
+            raise ValueError(
+                f"{count} {what} are called {name!r}; results are kept by name, so rename one"
+            )
 
 
 def one_of(what: str, known: Collection[str]) -> AfterValidator:
@@ -75,7 +81,9 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 @contextmanager
-def mistakes_in(place: object, models: Mapping[tuple[str, ...], Any], table: Mapping[str, Any]) -> Iterator[None]:
+def mistakes_in(
+    place: object, models: Mapping[tuple[str, ...], Any], table: Mapping[str, Any]
+) -> Iterator[None]:
     """What is refused while a file's content is read, as a sentence that begins with its place.
 
     Args:
@@ -91,11 +99,18 @@ def mistakes_in(place: object, models: Mapping[tuple[str, ...], Any], table: Map
         raise ValueError(f"{place}, {error}") from error
 
 
-def _first_mistake(refused: ValidationError, models: Mapping[tuple[str, ...], Any], table: Mapping[str, Any]) -> str:
+def _first_mistake(
+    refused: ValidationError, models: Mapping[tuple[str, ...], Any], table: Mapping[str, Any]
+) -> str:
     """After its place in the file; an unknown key before the key that is missing because of it."""
     error = min(refused.errors(), key=lambda one: one["type"] != "unexpected_keyword_argument")
     place, key, message = list(error["loc"]), error["loc"][-1] if error["loc"] else "", error["msg"]
-    in_list = len(place) > 1 and isinstance(place[0], str) and isinstance(place[1], int) and (place[0],) in models
+    in_list = (
+        len(place) > 1
+        and isinstance(place[0], str)
+        and isinstance(place[1], int)
+        and (place[0],) in models
+    )
     if error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
     elif error["type"] == "unexpected_keyword_argument":
@@ -104,7 +119,11 @@ def _first_mistake(refused: ValidationError, models: Mapping[tuple[str, ...], An
     elif error["type"] == "missing":
         message = f"the key {place.pop()!r} is missing"
     else:
-        name = f"{place.pop(-2)}[{place.pop()}]" if isinstance(key, int) and not in_list else place.pop()
+        name = (
+            f"{place.pop(-2)}[{place.pop()}]"
+            if isinstance(key, int) and not in_list
+            else place.pop()
+        )
         message = f"{re.sub('^[A-Z][a-z]+ ', f'{name} ', message)}, got {error['input']!r}"
     if in_list and len(place) > 1:
         named = table[str(place[0])][int(place[1])].get("name", int(place[1]) + 1)

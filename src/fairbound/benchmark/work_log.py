@@ -28,7 +28,11 @@ class Failure:
     @property
     def sentence(self) -> str:
         """The last line of the traceback, without the kind of an error that speaks for itself."""
-        last = self.traceback.strip().splitlines()[-1] if self.traceback.strip() else "no reason is known"
+        last = (
+            self.traceback.strip().splitlines()[-1]
+            if self.traceback.strip()
+            else "no reason is known"
+        )
         kind, _, words = last.partition(": ")
         return words if words and kind in ("ValueError", "RuntimeError", "OSError") else last
 

@@ -26,7 +26,8 @@ from fairbound.cli.reproduce import reproduce_command
 from fairbound.cli.run import run_command
 from fairbound.cli.status import merge_command, status_command
 
-EXPECTED = (ValueError, OSError, ImportError)  # what a wrong input, a file or a missing package raises, in a sentence
+# what a wrong input, a file or a missing package raises, in a sentence
+EXPECTED = (ValueError, OSError, ImportError)
 
 
 class _FlagsWithoutType:
@@ -72,7 +73,8 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_outputs(arguments: Mapping[str, Any]) -> None:
-    """Before a command computes: its folders of results (out) and of pages (to) replace no input."""
+    """Before a command computes: its folders of results (out) and of pages (to) replace no
+    input."""
     listed = [value if isinstance(value, list) else [value] for value in arguments.values()]
     named = [value for values in listed for value in values if isinstance(value, str | Path)]
     inputs = [re.sub(r"\.py:.*", ".py", str(value)) for value in named]  # my_file.py:MyMethod
@@ -92,12 +94,16 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Audit the predictions of any model, and benchmark training methods under constraints.
 
-    Models are trained in Python (`from fairbound import Constrained`): no command trains a model of yours.
+    Models are trained in Python (`from fairbound import Constrained`): no command trains a model of
+    yours.
     """
 
 

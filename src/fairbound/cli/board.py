@@ -31,7 +31,10 @@ class RuleSet(enum.StrEnum):
 Problems = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Names of problems, or your own files (.toml, .py); by default all. Folders of entries are read, not run.",
+        help=(
+            "Names of problems, or your own files (.toml, .py); by default all. Folders of entries"
+            " are read, not run."
+        ),
         autocompletion=options.complete_problem,
     ),
 ]
@@ -44,18 +47,25 @@ Method = Annotated[
     ),
 ]
 EntryFile = Annotated[
-    list[Path] | None, typer.Option("--entry", help="A TOML file with entries of your own; may be repeated.")
+    list[Path] | None,
+    typer.Option("--entry", help="A TOML file with entries of your own; may be repeated."),
 ]
 Algorithm = Annotated[
     list[str] | None,
-    typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod(tau=0.1)."),
+    typer.Option(
+        "--algorithm", help="A method of your own beside the others: my_file.py:MyMethod(tau=0.1)."
+    ),
 ]
 RulesOption = Annotated[
     list[RuleSet] | None,
-    typer.Option("--rules", help="The methods' default settings, or settings tuned on 20 points; or both."),
+    typer.Option(
+        "--rules", help="The methods' default settings, or settings tuned on 20 points; or both."
+    ),
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method on each problem.")]
-Splits = Annotated[int | None, typer.Option(min=1, help="Splits on which bounds are tested on held-out data.")]
+Splits = Annotated[
+    int | None, typer.Option(min=1, help="Splits on which bounds are tested on held-out data.")
+]
 Steps = Annotated[int | None, typer.Option(min=40, help="Limit on steps, for quick trials.")]
 Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a quick trial.")]
 List = Annotated[bool, typer.Option("--list", help="List problems and entries, and stop.")]
@@ -102,9 +112,16 @@ def board_command(
         load(name)  # refuses a name that is unknown
     whole = load_study("board")
     study = load_study("board-short") if short else whole
-    study = with_options(study, problems=tuple(chosen) or None, seeds=seeds, splits=splits, steps=steps)
-    study = replace(study, short=study.short or study.steps is not None or study.seeds < whole.seeds)
-    own, sent = _own(entry or (), algorithm or (), study), [folder.sent(Store(out)) for folder in folders]
+    study = with_options(
+        study, problems=tuple(chosen) or None, seeds=seeds, splits=splits, steps=steps
+    )
+    study = replace(
+        study, short=study.short or study.steps is not None or study.seeds < whole.seeds
+    )
+    own, sent = (
+        _own(entry or (), algorithm or (), study),
+        [folder.sent(Store(out)) for folder in folders],
+    )
     listed = whole if method else study  # --method names any of the board's entries
     only = dict.fromkeys(["SGD", *method]) if method else ()  # SGD says which instances count
     study = replace(study, entries=listed.with_entries(own, only=tuple(only)).entries)
@@ -114,7 +131,9 @@ def board_command(
         for rule in dict.fromkeys(rules or (RuleSet.DEFAULT,))
     ]
     screen, store, cards = console(), Store(out), plans[0].cards
-    methods = [entry.name for entry in (() if alone else study.entries)] + [one.info.name for one in sent]
+    methods = [entry.name for entry in (() if alone else study.entries)] + [
+        one.info.name for one in sent
+    ]
     check_unique(methods, "entries")
     check_unique((card.name for card in cards), "problems")
     announce_data(cards)
@@ -123,12 +142,17 @@ def board_command(
     words = f"{size}, {' and '.join(f'{one.study.rules} rules' for one in plans)}"
     screen.print(f"{words}; results in {out}", highlight=False)
     if study.short:
-        screen.print("[bold yellow]a short run[/]: fewer problems, seeds or steps than the board has", highlight=False)
+        screen.print(
+            "[bold yellow]a short run[/]: fewer problems, seeds or steps than the board has",
+            highlight=False,
+        )
     with computing(out) as progress:
         for plan in () if alone else plans:
             plan.compute(store, engine, progress)
     if engine.shard is not None:
-        screen.print(f"part {shard} is computed; the page is made by `fairbound board` without --shard")
+        screen.print(
+            f"part {shard} is computed; the page is made by `fairbound board` without --shard"
+        )
         return
     stored = [plan.stored(store) for plan in plans]
     if alone:
@@ -138,7 +162,11 @@ def board_command(
 
 def _place(name: str) -> str:
     """A file by its whole path: workers have other folders to start from."""
-    return str(Path(name).resolve()) if Path(name).suffix in (".toml", ".py") and Path(name).exists() else name
+    return (
+        str(Path(name).resolve())
+        if Path(name).suffix in (".toml", ".py") and Path(name).exists()
+        else name
+    )
 
 
 def _own(files: Sequence[Path], algorithms: Sequence[str], study: Study) -> list[Entry]:

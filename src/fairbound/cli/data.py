@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table as Grid
 
 from fairbound.cli.printing import console
@@ -19,7 +25,8 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
 
 def list_command(
     folder: Annotated[
-        Path | None, typer.Option("--data", help="Folder to search.", show_default="the usual places")
+        Path | None,
+        typer.Option("--data", help="Folder to search.", show_default="the usual places"),
     ] = None,
 ) -> None:
     """List the data sources: census files found on this machine, and the synthetic census."""
@@ -35,18 +42,33 @@ def list_command(
         grid.add_row(*_row(found))
     for state in STATES:
         rows = int(population(state).counts.sum())
-        grid.add_row(f"synthetic:{state}", f"Income, {rows:,} rows", "(generated, fitted to the real extract)")
+        grid.add_row(
+            f"synthetic:{state}",
+            f"Income, {rows:,} rows",
+            "(generated, fitted to the real extract)",
+        )
     out.print(grid)
     if not there:
         none = f"{folder}, which does not exist" if folder else "none of the usual places exists"
         searched = ", ".join(str(place) for place in acs_files.folders(folder)) or none
-        out.print(f"No census files were found (searched: {escape(searched)}).", highlight=False, soft_wrap=True)
-        out.print("`fairbound data fetch OK VA` gets them; $FAIRBOUND_DATA or --data name a folder.", highlight=False)
+        out.print(
+            f"No census files were found (searched: {escape(searched)}).",
+            highlight=False,
+            soft_wrap=True,
+        )
+        out.print(
+            "`fairbound data fetch OK VA` gets them; $FAIRBOUND_DATA or --data name a folder.",
+            highlight=False,
+        )
 
 
 def _row(found: SurveyFile) -> tuple[str, str, str]:
     task = found.task or "every task"
-    return escape(found.source), f"{task}, {found.year or 'any year'}, {_size(found.path)}", escape(str(found.path))
+    return (
+        escape(found.source),
+        f"{task}, {found.year or 'any year'}, {_size(found.path)}",
+        escape(str(found.path)),
+    )
 
 
 def _size(path: Path) -> str:
@@ -54,7 +76,9 @@ def _size(path: Path) -> str:
         from fairbound._utils.optional import need
 
         try:
-            return f"{need('pyarrow.parquet', 'data', 'Parquet').read_metadata(path).num_rows:,} rows"
+            return (
+                f"{need('pyarrow.parquet', 'data', 'Parquet').read_metadata(path).num_rows:,} rows"
+            )
         except (OSError, ValueError):
             return "damaged"
     return f"{path.stat().st_size / 1e6:.0f} MB"
@@ -66,21 +90,34 @@ def fetch_command(
     horizon: Annotated[str, typer.Option(help="1-Year or 5-Year survey.")] = "1-Year",
     folder: Annotated[
         Path | None,
-        typer.Option("--data", "-o", help="Folder to save to.", show_default="$FAIRBOUND_DATA or the user's cache"),
+        typer.Option(
+            "--data",
+            "-o",
+            help="Folder to save to.",
+            show_default="$FAIRBOUND_DATA or the user's cache",
+        ),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="Another server with the same files.", show_default="the Census Bureau's")
+        str | None,
+        typer.Option(
+            help="Another server with the same files.", show_default="the Census Bureau's"
+        ),
     ] = None,
-    retries: Annotated[int, typer.Option(min=0, help="Number of further attempts after a failure.")] = 4,
+    retries: Annotated[
+        int, typer.Option(min=0, help="Number of further attempts after a failure.")
+    ] = 4,
 ) -> None:
-    """Download person files of the American Community Survey; files that are already there are kept."""
+    """Download person files of the American Community Survey; files that are already there are
+    kept."""
     from fairbound.data.download import CENSUS, fetch
 
     out = console()
     printed = partial(out.print, highlight=False, soft_wrap=True, markup=False)
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=out, transient=True) as shown:
-        paths = fetch(states, year, horizon, folder, url or CENSUS, _Bar(shown), retries, report=printed)
+        paths = fetch(
+            states, year, horizon, folder, url or CENSUS, _Bar(shown), retries, report=printed
+        )
     for path in paths:
         printed(str(path))
 

@@ -1,4 +1,5 @@
-"""What commands that compute share: where they compute, and how they say it. Imported when a command runs."""
+"""What commands that compute share: where they compute, and how they say it. Imported when a
+command runs."""
 
 from __future__ import annotations
 
@@ -41,9 +42,14 @@ def engine_of(
     places = {"--scheduler": scheduler, "--slurm": slurm, "--queue": queue}
     given = [name for name, value in places.items() if value is not None]
     if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} name different places to compute; give one of them")
+        raise ValueError(
+            f"{' and '.join(given)} name different places to compute; give one of them"
+        )
     if given and jobs is not None:
-        raise ValueError(f"--jobs are processes of this machine, and {given[0]} has workers elsewhere; leave one out")
+        raise ValueError(
+            f"--jobs are processes of this machine, and {given[0]} has workers elsewhere; leave"
+            " one out"
+        )
     several = device == "cpu" and find_spec("distributed") is not None
     return Engine(
         processes=jobs or (min(usable_cpus(), MAX_DEFAULT_JOBS) if several else 1),
@@ -58,7 +64,9 @@ def _other_queue(text: str | None) -> tuple[str, dict[str, str]] | None:
         return None
     kind, _, options = text.partition(":")
     if kind not in QUEUES:
-        raise ValueError(f"--queue starts with one of {', '.join(QUEUES)}, as in pbs:queue=long; got {text!r}")
+        raise ValueError(
+            f"--queue starts with one of {', '.join(QUEUES)}, as in pbs:queue=long; got {text!r}"
+        )
     return parse_queue(kind, options)
 
 
@@ -66,8 +74,11 @@ def _other_queue(text: str | None) -> tuple[str, dict[str, str]] | None:
 def computing(out: Path, device: str = "cpu") -> Iterator[Progress]:
     """Progress while results are computed into a folder, which notes the system."""
     torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
-    threadpool_limits(1)  # numpy's too: a sum over two threads ends with other bits than that of a worker
-    Store(out).note_system(describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), device))
+    # numpy's too: a sum over two threads ends with other bits than that of a worker
+    threadpool_limits(1)
+    Store(out).note_system(
+        describe(datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), device)
+    )
     with progress("computing") as advanced:
         yield advanced
 
@@ -75,7 +86,9 @@ def computing(out: Path, device: str = "cpu") -> Iterator[Progress]:
 def end_with(failed: Sequence[Failure], out: Path) -> None:
     """After everything else is said: an error where tasks failed."""
     if failed:
-        raise ValueError(f"{failures_in_words(failed)}; tracebacks: fairbound status --out {out} --tracebacks")
+        raise ValueError(
+            f"{failures_in_words(failed)}; tracebacks: fairbound status --out {out} --tracebacks"
+        )
 
 
 def checked_device(device: str, *, here: bool = True) -> str:
@@ -86,7 +99,10 @@ def checked_device(device: str, *, here: bool = True) -> str:
         raise ValueError(f"unknown device {device!r}; use cpu, cuda or cuda:1") from error
     found = torch.cuda.device_count()
     if here and kind == "cuda" and (torch.device(device).index or 0) >= found:
-        raise ValueError(f"device {device!r}: this torch ({torch.__version__}) finds {found} NVIDIA devices; use cpu")
+        raise ValueError(
+            f"device {device!r}: this torch ({torch.__version__}) finds {found} NVIDIA devices;"
+            " use cpu"
+        )
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"device {device!r}: the benchmark computes on cpu or cuda")
     return device
@@ -120,7 +136,9 @@ def planned(
 
 def with_options(study: Study, **options: Any) -> Study:
     """Options that are given replace the study's keys."""
-    return replace(study, **{option: value for option, value in options.items() if value is not None})
+    return replace(
+        study, **{option: value for option, value in options.items() if value is not None}
+    )
 
 
 def announce(stored: Sequence[StoredStudy]) -> None:

@@ -24,19 +24,34 @@ FEW_ROWS = 50  # below, a group's rates are uncertain
 def groups_command(
     source: Annotated[str, typer.Argument(help="acs:OK, synthetic:OK, or a CSV or parquet file.")],
     by: Annotated[
-        str, typer.Option(help="Protected columns, e.g. SEX,RAC1P; in bands: AGEP:25:65; one level: RAC1P=1.")
+        str,
+        typer.Option(
+            help="Protected columns, e.g. SEX,RAC1P; in bands: AGEP:25:65; one level: RAC1P=1."
+        ),
     ],
-    label: Annotated[str | None, typer.Option(help="Label column of a file, to show its rate of 1 by group.")] = None,
-    positive: Annotated[str | None, typer.Option(help="Label value that counts as 1, if not 0/1, yes/no, ...")] = None,
-    min_size: Annotated[int, typer.Option(min=0, help="Smallest group size, in rows; see --small.")] = 0,
+    label: Annotated[
+        str | None, typer.Option(help="Label column of a file, to show its rate of 1 by group.")
+    ] = None,
+    positive: Annotated[
+        str | None, typer.Option(help="Label value that counts as 1, if not 0/1, yes/no, ...")
+    ] = None,
+    min_size: Annotated[
+        int, typer.Option(min=0, help="Smallest group size, in rows; see --small.")
+    ] = 0,
     small: Annotated[
-        Literal["merge", "drop"], typer.Option(help="Merge groups below --min-size into one, or drop them.")
+        Literal["merge", "drop"],
+        typer.Option(help="Merge groups below --min-size into one, or drop them."),
     ] = "merge",
-    top: Annotated[int, typer.Option(min=1, help="Number of groups to print, the largest first.")] = 15,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of groups to print, the largest first.")
+    ] = 15,
     folder: Annotated[Path | None, typer.Option("--data", help="Folder with census data.")] = None,
-    json_out: Annotated[Path | None, typer.Option("--json", "-o", help="Write all groups to this file.")] = None,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", "-o", help="Write all groups to this file.")
+    ] = None,
 ) -> None:
-    """List the intersectional groups of a table: how many are definable, how many are populated, and their sizes."""
+    """List the intersectional groups of a table: how many are definable, how many are populated,
+    and their sizes."""
     from fairbound.constraints.subgroups import Intersection
     from fairbound.data.attributes import is_census_export, parse_attributes
     from fairbound.data.table import is_census
@@ -49,21 +64,26 @@ def groups_command(
     order = found.sizes.argsort(descending=True, stable=True).tolist()
     rates = _rates(found, outcome)
     if json_out is not None:  # before anything is printed
-        write_text(json_out, json.dumps(_as_dict(found, order, rates, name), indent=1, allow_nan=False) + "\n")
+        write_text(
+            json_out,
+            json.dumps(_as_dict(found, order, rates, name), indent=1, allow_nan=False) + "\n",
+        )
     out = console()
     if is_census(source) and name.startswith("synthetic:"):
         out.print("[bold yellow]synthetic data[/]: generated, not real")
     _summary(found, len(next(iter(columns.values()))), name, min_size, out)
     _print_groups(found, order[:top], rates, out)
     if len(found) > top:
-        out.print(f"... and {counted(len(found) - top, 'smaller group')} (--top, --json)", highlight=False)
+        out.print(
+            f"... and {counted(len(found) - top, 'smaller group')} (--top, --json)", highlight=False
+        )
     if json_out is not None:
         typer.echo(visible(f"All groups, as JSON: {json_out}"))
 
 
 def _columns(
     source: str, label: str | None, positive: str | None, folder: Path | None
-) -> tuple[dict[str, Any], Any, str]:  # fmt: skip
+) -> tuple[dict[str, Any], Any, str]:
     """The columns, the label as 0 and 1 (None where there is none), and the source's name."""
     from fairbound.constraints.subgroups import column_named
     from fairbound.data.outcomes import binary
@@ -76,14 +96,18 @@ def _columns(
         y = None if label is None else binary(column_named(label, columns), label, positive)
         return columns, y, Path(source).name
     if label is not None:
-        raise ValueError(f"{source} is census data: its label is that of its task, --label is for files")
+        raise ValueError(
+            f"{source} is census data: its label is that of its task, --label is for files"
+        )
     table = load(source, folder=folder, missing=None)
     return dict(table.columns), binary(table.columns[table.label], table.label), table.source
 
 
 def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Console) -> None:
     levels = " x ".join(f"{attribute.name} ({attribute.size})" for attribute in found.attributes)
-    console.print(f"[bold]{plain(name)}[/]: {counted(rows, 'row')}, by {plain(levels)}", highlight=False)
+    console.print(
+        f"[bold]{plain(name)}[/]: {counted(rows, 'row')}, by {plain(levels)}", highlight=False
+    )
     sizes = found.sizes
     few = int((sizes < FEW_ROWS).sum())
     console.print(
@@ -92,12 +116,18 @@ def _summary(found: Grouping, rows: int, name: str, min_size: int, console: Cons
         highlight=False,
     )
     if found.merged:
-        console.print(f"{counted(found.merged, 'group')} of fewer than {min_size} rows merged into (other)")
+        console.print(
+            f"{counted(found.merged, 'group')} of fewer than {min_size} rows merged into (other)"
+        )
     if found.dropped:
-        console.print(f"{counted(found.dropped, 'row')} dropped, in groups of fewer than {min_size}")
+        console.print(
+            f"{counted(found.dropped, 'row')} dropped, in groups of fewer than {min_size}"
+        )
     if len(found):
         low, middle, high = int(sizes.min()), float(sizes.double().quantile(0.5)), int(sizes.max())
-        console.print(f"sizes: smallest {low:,}, median {middle:,.0f}, largest {high:,}", highlight=False)
+        console.print(
+            f"sizes: smallest {low:,}, median {middle:,.0f}, largest {high:,}", highlight=False
+        )
 
 
 def _rates(found: Grouping, outcome: Any) -> list[IntervalEstimate] | None:
@@ -115,7 +145,9 @@ def _rates(found: Grouping, outcome: Any) -> list[IntervalEstimate] | None:
     return [IntervalEstimate(*three) for three in table.tolist()]
 
 
-def _print_groups(found: Grouping, shown: list[int], rates: list[IntervalEstimate] | None, console: Console) -> None:
+def _print_groups(
+    found: Grouping, shown: list[int], rates: list[IntervalEstimate] | None, console: Console
+) -> None:
     grid = Grid(box=None, padding=(0, 2, 0, 0))
     grid.add_column("group", overflow="fold")
     grid.add_column("rows", justify="right")
@@ -126,19 +158,27 @@ def _print_groups(found: Grouping, shown: list[int], rates: list[IntervalEstimat
     total = max(int(found.sizes.sum()), 1)
     for i in shown:
         size = int(found.sizes[i])
-        shown_rates = [] if rates is None else [f"{rates[i].value:.3f}", f"{rates[i].low:.3f} to {rates[i].high:.3f}"]
+        shown_rates = (
+            []
+            if rates is None
+            else [f"{rates[i].value:.3f}", f"{rates[i].low:.3f} to {rates[i].high:.3f}"]
+        )
         grid.add_row(plain(found.name(i)), f"{size:,}", f"{size / total:.1%}", *shown_rates)
     console.print(grid)
 
 
-def _as_dict(found: Grouping, order: list[int], rates: list[IntervalEstimate] | None, name: str) -> dict[str, Any]:
+def _as_dict(
+    found: Grouping, order: list[int], rates: list[IntervalEstimate] | None, name: str
+) -> dict[str, Any]:
     groups = []
     for i in order:
         one: dict[str, Any] = {"name": found.names[i], "rows": int(found.sizes[i])}
         groups.append(one if rates is None else one | {"base_rate": rates[i]._asdict()})
     return {
         "source": name,
-        "by": [{"name": attribute.name, "levels": attribute.size} for attribute in found.attributes],
+        "by": [
+            {"name": attribute.name, "levels": attribute.size} for attribute in found.attributes
+        ],
         "definable": found.definable,
         "populated": found.populated,
         "merged": found.merged,

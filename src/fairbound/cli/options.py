@@ -1,4 +1,5 @@
-"""Options that commands share, and what a shell completes them with. Nothing heavy is imported: `--help` is quick."""
+"""Options that commands share, and what a shell completes them with. Nothing heavy is imported:
+`--help` is quick."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ BEYOND = "Beyond one machine"
 Budget = Literal["paper", "examples"]  # how long every method runs
 
 
-# Completion -----------------------------------------------------------------------------------------------------------
+# Completion ---------------------------------------------------------------------------------------
 
 
 def _begun(names: Iterable[str], incomplete: str) -> list[str]:
@@ -27,7 +28,9 @@ def complete_study(incomplete: str) -> list[str]:
     >>> complete_study("paper")
     ['paper-ok-race', 'paper-va-marital']
     """
-    return _begun((path.stem for path in (PACKAGE / "benchmark/studies").glob("*.toml")), incomplete)
+    return _begun(
+        (path.stem for path in (PACKAGE / "benchmark/studies").glob("*.toml")), incomplete
+    )
 
 
 def complete_problem(incomplete: str) -> list[str]:
@@ -55,23 +58,34 @@ def complete_source(incomplete: str) -> list[str]:
     ['synthetic:OK', 'synthetic:VA']
     """
     states = tomllib.loads((PACKAGE / "data/synthetic.toml").read_text(encoding="utf-8"))["states"]
-    return _begun((f"{kind}:{state}" for kind in ("acs", "synthetic") for state in states), incomplete)
+    return _begun(
+        (f"{kind}:{state}" for kind in ("acs", "synthetic") for state in states), incomplete
+    )
 
 
-# What is run ----------------------------------------------------------------------------------------------------------
+# What is run --------------------------------------------------------------------------------------
 
 Study = Annotated[
     str,
-    typer.Argument(help="An installed study such as paper-ok-race, or a TOML file.", autocompletion=complete_study),
+    typer.Argument(
+        help="An installed study such as paper-ok-race, or a TOML file.",
+        autocompletion=complete_study,
+    ),
 ]
 Studies = Annotated[
     list[str],
-    typer.Argument(help="Installed studies such as paper-ok-race, or TOML files.", autocompletion=complete_study),
+    typer.Argument(
+        help="Installed studies such as paper-ok-race, or TOML files.",
+        autocompletion=complete_study,
+    ),
 ]
 Folder = Annotated[Path | None, typer.Option("--data", help="Folder with census data.")]
 Source = Annotated[
     str | None,
-    typer.Option(help="Data instead of the study's: acs:VA, synthetic:OK, my.csv.", autocompletion=complete_source),
+    typer.Option(
+        help="Data instead of the study's: acs:VA, synthetic:OK, my.csv.",
+        autocompletion=complete_source,
+    ),
 ]
 Label = Annotated[str | None, typer.Option(help="Column to predict, in a table of your own.")]
 Group = Annotated[str | None, typer.Option(help="The protected attribute, instead of the study's.")]
@@ -79,28 +93,46 @@ Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each
 Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Limit on steps, for quick trials.")]
 Algorithm = Annotated[
-    str | None, typer.Option("--algorithm", help="A method of your own beside the others: my_file.py:MyMethod.")
+    str | None,
+    typer.Option(
+        "--algorithm", help="A method of your own beside the others: my_file.py:MyMethod."
+    ),
 ]
-Recompute = Annotated[bool, typer.Option("--recompute", help="Compute again what older code has computed.")]
+Recompute = Annotated[
+    bool, typer.Option("--recompute", help="Compute again what older code has computed.")
+]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
 
-# Where it is computed and kept ----------------------------------------------------------------------------------------
+# Where it is computed and kept --------------------------------------------------------------------
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one per core, at most 4")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Processes.", show_default="one per core, at most 4")
+]
 Scheduler = Annotated[
-    str | None, typer.Option(help="Address of a running Dask scheduler: tcp://host:8786.", rich_help_panel=BEYOND)
+    str | None,
+    typer.Option(
+        help="Address of a running Dask scheduler: tcp://host:8786.", rich_help_panel=BEYOND
+    ),
 ]
 Queue = Annotated[
     str | None,
     typer.Option(
-        help="Workers as Slurm jobs: partition=gpu,gpus=1,time=2:00,jobs=8 (also account, memory, cores, interface).",
+        help=(
+            "Workers as Slurm jobs: partition=gpu,gpus=1,time=2:00,jobs=8 (also account, memory,"
+            " cores, interface)."
+        ),
         rich_help_panel=BEYOND,
     ),
 ]
 OtherQueue = Annotated[
     str | None,
-    typer.Option(help="Another queue: pbs:queue=long,time=2:00; lsf:...; sge:...", rich_help_panel=BEYOND),
+    typer.Option(
+        help="Another queue: pbs:queue=long,time=2:00; lsf:...; sge:...", rich_help_panel=BEYOND
+    ),
 ]
-Shard = Annotated[str | None, typer.Option(help="Compute only this part of the plan: 3/40.", rich_help_panel=BEYOND)]
+Shard = Annotated[
+    str | None,
+    typer.Option(help="Compute only this part of the plan: 3/40.", rich_help_panel=BEYOND),
+]
 Out = Annotated[Path, typer.Option(help="Folder of stored results.")]
 To = Annotated[Path, typer.Option("--to", "-o", help="Folder for the page, tables and figures.")]

@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-EVERY_S = 10.0  # seconds between lines of progress without a terminal, or a tenth of the time so far if that is more
+# seconds between lines of progress without a terminal, or a tenth of the time so far if that is
+# more
+EVERY_S = 10.0
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -23,7 +25,8 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def working(words: str) -> Iterator[None]:
-    """Shows on the standard error what takes long: a spinner on a terminal, else a line every few seconds."""
+    """Shows on the standard error what takes long: a spinner on a terminal, else a line every few
+    seconds."""
     screen = console(stderr=True)
     if screen.is_terminal:
         with screen.status(plain(words)):
@@ -35,7 +38,8 @@ def working(words: str) -> Iterator[None]:
 
 @contextmanager
 def progress(words: str) -> Iterator[Callable[[int, int], None]]:
-    """The same for work whose parts are counted: a bar, or lines, with the time that is left. Call it: done, of all."""
+    """The same for work whose parts are counted: a bar, or lines, with the time that is left. Call
+    it: done, of all."""
     screen = console(stderr=True)
     if screen.is_terminal:
         columns = (
@@ -49,7 +53,9 @@ def progress(words: str) -> Iterator[Callable[[int, int], None]]:
             task, begun = bar.add_task("", total=None, left=""), monotonic()
 
             def show(done: int, total: int) -> None:
-                bar.update(task, completed=done, total=total, left=_left(done, total, monotonic() - begun))
+                bar.update(
+                    task, completed=done, total=total, left=_left(done, total, monotonic() - begun)
+                )
 
             yield show
         return
@@ -57,7 +63,10 @@ def progress(words: str) -> Iterator[Callable[[int, int], None]]:
 
     def line(seconds: float) -> str:
         done, total = counted
-        return f"{words}: {done / max(total, 1):.0%} in {duration(seconds)}{_left(done, total, seconds)}"
+        return (
+            f"{words}: {done / max(total, 1):.0%} in"
+            f" {duration(seconds)}{_left(done, total, seconds)}"
+        )
 
     def note(done: int, total: int) -> None:
         counted[:] = done, total
@@ -105,8 +114,9 @@ def duration(seconds: float) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Text of the user's (names of groups, columns and files) for rich: no markup, and control characters written
-    out, so that an escape sequence in a file does not reach the terminal, nor does a mark that turns text around.
+    r"""Text of the user's (names of groups, columns and files) for rich: no markup, and control
+    characters written out, so that an escape sequence in a file does not reach the terminal, nor
+    does a mark that turns text around.
 
     >>> print(plain("a\x1b[31mb"), plain("[bold]c"), plain("d\u202ee"), plain("f\n"))
     a\x1b[31mb \[bold]c d\u202ee f\n
@@ -116,8 +126,12 @@ def plain(text: str) -> str:
 
 def visible(text: str) -> str:
     """The same for what is printed without rich."""
-    return "".join(_written_out(one) if unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp") else one for one in text)
+    return "".join(
+        _written_out(one) if unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp") else one
+        for one in text
+    )
 
 
 def _written_out(one: str) -> str:
-    return one if one == "\u200d" else one.encode("unicode_escape").decode()  # a zero-width joiner is part of letters
+    # a zero-width joiner is part of letters
+    return one if one == "\u200d" else one.encode("unicode_escape").decode()

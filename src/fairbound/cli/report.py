@@ -25,7 +25,9 @@ MAX_LINES = 110  # on a terminal: a longer table is read in its file
 
 Chosen = Annotated[
     options.Budget | None,
-    typer.Option(help="The paper's seconds as steps, or equal examples; by default both that have results."),
+    typer.Option(
+        help="The paper's seconds as steps, or equal examples; by default both that have results."
+    ),
 ]
 
 
@@ -43,7 +45,8 @@ def report_command(
     out: options.Out = Path("results"),
     to: options.To = Path("report"),
 ) -> None:
-    """Write one page, tables (CSV, LaTeX) and figures (PDF) of studies that were run with the same options."""
+    """Write one page, tables (CSV, LaTeX) and figures (PDF) of studies that were run with the same
+    options."""
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, planned
 
@@ -52,13 +55,22 @@ def report_command(
         stored: dict[str, StoredStudy] = {}
         for length in get_args(options.Budget) if budget is None else (budget,):
             plan = planned(
-                name, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits, steps=steps,
-                budget=length, algorithm=algorithm,
-            )  # fmt: skip
+                name,
+                folder=folder,
+                source=source,
+                label=label,
+                group=group,
+                seeds=seeds,
+                splits=splits,
+                steps=steps,
+                budget=length,
+                algorithm=algorithm,
+            )
             stored |= stored_studies(plan.study.name, plan.study.digest, store)
         if not stored:
             raise ValueError(
-                f"{store.folder} has no results of {name} with these options; compute them first: fairbound run {name}"
+                f"{store.folder} has no results of {name} with these options; compute them first:"
+                f" fairbound run {name}"
             )
         announced += stored.values()
     announce(announced)
@@ -74,18 +86,28 @@ def stored_studies(name: str, digest: str, store: Store) -> dict[str, StoredStud
     return {file: study for file, study in studies.items() if study.has_results(store)}
 
 
-def show_and_write(studies: Sequence[StoredStudy], store: Store, to: Path, sent: Sequence[SentEntry] = ()) -> None:
-    """The page of studies, with entries that were sent: on the terminal and as files; then what to run next."""
+def show_and_write(
+    studies: Sequence[StoredStudy], store: Store, to: Path, sent: Sequence[SentEntry] = ()
+) -> None:
+    """The page of studies, with entries that were sent: on the terminal and as files; then what to
+    run next."""
     page = read(studies, store, sent)
     show(page, to)
     path, screen = escape(str(write(page, to))), console()
-    screen.print(f"\nPage: {path}; tables (CSV, LaTeX) and figures are beside it.", highlight=False, soft_wrap=True)
-    for command, words in {command: words for one in page.sections for command, words in one.next.items()}.items():
+    screen.print(
+        f"\nPage: {path}; tables (CSV, LaTeX) and figures are beside it.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for command, words in {
+        command: words for one in page.sections for command, words in one.next.items()
+    }.items():
         screen.print(f"Next: {escape(command)}  ({words})", highlight=False, soft_wrap=True)
 
 
 def show(page: Page, to: Path) -> None:
-    """The tables that are short enough for a terminal, where the others will be, and what was found."""
+    """The tables that are short enough for a terminal, where the others will be, and what was
+    found."""
     for stem, section in page.stems.items():
         for name, table in section.tables.items():
             if not section.on_terminal or name in section.on_terminal:
@@ -100,8 +122,12 @@ def show_table(table: ReportTable, path: Path) -> None:
     screen = console()
     screen.print(f"\n[bold]{escape(table.title)}[/]", highlight=False)
     text = table.to_text(max(screen.width, MIN_WIDTH))
-    if text.count("\n") > MAX_LINES or max(map(len, text.splitlines())) > max(screen.width, MIN_WIDTH):
-        screen.print(f"{len(table.frame)} lines, in {escape(str(path))}", highlight=False, soft_wrap=True)
+    if text.count("\n") > MAX_LINES or max(map(len, text.splitlines())) > max(
+        screen.width, MIN_WIDTH
+    ):
+        screen.print(
+            f"{len(table.frame)} lines, in {escape(str(path))}", highlight=False, soft_wrap=True
+        )
         return
     for thing in (text, *table.notes):
         screen.print(escape(thing), highlight=False)

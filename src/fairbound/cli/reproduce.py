@@ -1,4 +1,5 @@
-"""`fairbound reproduce`: the whole paper, its two experiments, its tables of settings, and what it lacks."""
+"""`fairbound reproduce`: the whole paper, its two experiments, its tables of settings, and what it
+lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def reproduce_command(
     out: options.Out = Path("results"),
     to: options.To = Path("report"),
 ) -> None:
-    """Run all studies of the paper, its two experiments within both budgets, and write one page of everything."""
+    """Run all studies of the paper, its two experiments within both budgets, and write one page of
+    everything."""
     from fairbound.benchmark.engine import complete_all
     from fairbound.benchmark.store import Store
     from fairbound.cli.engine import announce, computing, end_with, engine_of
@@ -37,12 +39,19 @@ def reproduce_command(
     engine = engine_of(jobs, scheduler, slurm, queue)
     plans, store, screen = all_plans(folder, seeds, steps, recompute), Store(out), console()
     stored = [plan.stored(store) for plan in plans]
-    announce([study for study in stored if study.budget == "paper" and study.name.startswith("paper-")])
-    screen.print(f"{len(plans)} studies, both budgets of an experiment counted; results in {out}", highlight=False)
+    announce(
+        [study for study in stored if study.budget == "paper" and study.name.startswith("paper-")]
+    )
+    screen.print(
+        f"{len(plans)} studies, both budgets of an experiment counted; results in {out}",
+        highlight=False,
+    )
     with computing(out) as advanced:
         for plan in plans:
             plan.note(store)
-        done = complete_all([task for plan in plans for task in plan.tasks(store)], store, engine, advanced)
+        done = complete_all(
+            [task for plan in plans for task in plan.tasks(store)], store, engine, advanced
+        )
     computed = time.perf_counter()
     measured = [study for study in stored if study.has_results(store)]
     if not measured:
@@ -59,8 +68,11 @@ def reproduce_command(
     end_with(done.failed, out)
 
 
-def all_plans(folder: Path | None, seeds: int | None, steps: int | None, recompute: bool = False) -> list[Plan]:
-    """Every study of the paper within its budget; its two experiments also within that of equal examples."""
+def all_plans(
+    folder: Path | None, seeds: int | None, steps: int | None, recompute: bool = False
+) -> list[Plan]:
+    """Every study of the paper within its budget; its two experiments also within that of equal
+    examples."""
     from fairbound.benchmark import study
     from fairbound.cli.engine import planned
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.stored_study import StoredStudy
 
 Length = Annotated[
-    options.Budget, typer.Option(help="The paper's seconds as steps, or equal examples for every method.")
+    options.Budget,
+    typer.Option(help="The paper's seconds as steps, or equal examples for every method."),
 ]
 
 Report = Annotated[
-    Path | None, typer.Option("--to", "-o", help="Write the page into this folder.", show_default="none")
+    Path | None,
+    typer.Option("--to", "-o", help="Write the page into this folder.", show_default="none"),
 ]
 
 
@@ -50,16 +52,33 @@ def run_command(
     """Run a study; reuses stored results."""
     from fairbound.benchmark.custom_algorithm import tried_algorithm
     from fairbound.benchmark.store import Store
-    from fairbound.cli.engine import announce, checked_device, computing, end_with, engine_of, planned
+    from fairbound.cli.engine import (
+        announce,
+        checked_device,
+        computing,
+        end_with,
+        engine_of,
+        planned,
+    )
 
     engine = engine_of(jobs, scheduler, slurm, queue, shard, device)
     here = scheduler is None and engine.queue is None
     if algorithm is not None:
         tried_algorithm(algorithm)
     plan = planned(
-        study, folder=folder, source=source, label=label, group=group, seeds=seeds, splits=splits, steps=steps,
-        budget=budget, algorithm=algorithm, device=checked_device(device, here=here), recompute=recompute,
-    )  # fmt: skip
+        study,
+        folder=folder,
+        source=source,
+        label=label,
+        group=group,
+        seeds=seeds,
+        splits=splits,
+        steps=steps,
+        budget=budget,
+        algorithm=algorithm,
+        device=checked_device(device, here=here),
+        recompute=recompute,
+    )
     store, screen = Store(out), console()
     stored = plan.stored(store)
     announce([stored])
@@ -69,7 +88,8 @@ def run_command(
         done = plan.compute(store, engine, advanced)
     if engine.shard is None:
         screen.print(
-            f"{counted(done.runs, 'run')} computed, {len({run.key for run in stored.runs}) - done.runs} were there",
+            f"{counted(done.runs, 'run')} computed,"
+            f" {len({run.key for run in stored.runs}) - done.runs} were there",
             highlight=False,
         )
         if to is not None and stored.has_results(store):
@@ -87,7 +107,9 @@ def show(stored: StoredStudy, store: Store) -> None:
     from fairbound.benchmark.tables import summary_table
 
     results, screen = Results.read(stored, store), console()
-    for part in [part for part in ("train", "validation", "test") if part in results.study.measured]:
+    for part in [
+        part for part in ("train", "validation", "test") if part in results.study.measured
+    ]:
         table = summary_table(results, part)
         screen.print(f"[bold]{table.title}[/]", highlight=False)
         screen.print(escape(table.to_text(max(screen.width, 80))), highlight=False)

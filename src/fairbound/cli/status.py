@@ -1,4 +1,5 @@
-"""`fairbound status` and `fairbound merge`: what a results folder has, and folders made into one."""
+"""`fairbound status` and `fairbound merge`: what a results folder has, and folders made into
+one."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark.stored_study import StoredStudy
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders of results.")]
-Tracebacks = Annotated[bool, typer.Option("--tracebacks", help="Print the whole traceback of what failed.")]
+Tracebacks = Annotated[
+    bool, typer.Option("--tracebacks", help="Print the whole traceback of what failed.")
+]
 
 
 def status_command(out: Out = Path("results"), tracebacks: Tracebacks = False) -> None:
@@ -27,14 +30,18 @@ def status_command(out: Out = Path("results"), tracebacks: Tracebacks = False) -
     from fairbound.benchmark.work_log import WorkLog
 
     if not out.is_dir():
-        raise FileNotFoundError(f"there is no folder {out}; name the results folder of a command: --out results")
+        raise FileNotFoundError(
+            f"there is no folder {out}; name the results folder of a command: --out results"
+        )
     screen, store = console(), Store(out)
     screen.print(f"{store.count():,} results in {out}", highlight=False)
     for study in store.studies().values():
         _show_study(StoredStudy.from_json(study), store)
     failures = WorkLog(out).failures()
     if failures:
-        screen.print(f"[bold]failed ({len(failures)})[/]; computed again when the command is started again")
+        screen.print(
+            f"[bold]failed ({len(failures)})[/]; computed again when the command is started again"
+        )
     for failure in failures:
         words = failure.traceback.strip() if tracebacks else failure.sentence
         screen.print(escape(f"  {failure.task}: {words}"), highlight=False)
@@ -42,18 +49,27 @@ def status_command(out: Out = Path("results"), tracebacks: Tracebacks = False) -
 
 def _show_study(study: StoredStudy, store: Store) -> None:
     done = sum(store.is_named(run.key) for run in study.runs)
-    form = {"paper": "", "examples": ", equal examples"}[study.budget] if study.page == "report" else f", {study.rules}"
+    form = (
+        {"paper": "", "examples": ", equal examples"}[study.budget]
+        if study.page == "report"
+        else f", {study.rules}"
+    )
     stale = study.stale(store)
-    older = f"; older code computed {len(stale):,} of them: --recompute refreshes them" if stale else ""
+    older = (
+        f"; older code computed {len(stale):,} of them: --recompute refreshes them" if stale else ""
+    )
     words = (
-        f"{study.name}{form} ({', '.join(study.sources) or 'generated'}): {done:,} of {len(study.runs):,} runs{older}"
+        f"{study.name}{form} ({', '.join(study.sources) or 'generated'}): {done:,} of"
+        f" {len(study.runs):,} runs{older}"
     )
     console().print(escape(words), highlight=False, soft_wrap=True)
 
 
 def merge_command(
     folders: Folders,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to copy into.")] = Path("results"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to copy into.")] = Path(
+        "results"
+    ),
 ) -> None:
     """Copy missing results from other folders into one; damaged files are named and skipped."""
     from fairbound.benchmark.store import Store
@@ -62,7 +78,9 @@ def merge_command(
     store, copied, present = Store(out), 0, 0
     for folder in folders:
         if not (folder / "runs").is_dir():
-            raise FileNotFoundError(f"{folder} is not a folder of results: it has no {folder / 'runs'}")
+            raise FileNotFoundError(
+                f"{folder} is not a folder of results: it has no {folder / 'runs'}"
+            )
     for other in map(Store, folders):
         for system in other.systems():
             store.note_system(system)
@@ -77,4 +95,7 @@ def merge_command(
                 store.put_files({key: data})
                 WorkLog(out).forget([key])
                 copied += 1
-    console().print(f"{counted(copied, 'result')} copied, {present} were there; results in {out}", highlight=False)
+    console().print(
+        f"{counted(copied, 'result')} copied, {present} were there; results in {out}",
+        highlight=False,
+    )

@@ -1,4 +1,5 @@
-"""Constraints: which examples (cells), which statistic, which contrast, which bound; the named notions; subgroups.
+"""Constraints: which examples (cells), which statistic, which contrast, which bound; the named
+notions; subgroups.
 
 >>> demographic_parity(["A", "B"], bound=0.05).names
 ('A - B', 'B - A')
@@ -28,7 +29,14 @@ from fairbound.constraints.notions import (
 )
 from fairbound.constraints.regularizers import FairretNorm
 from fairbound.constraints.statistics import Statistic, soft_positive
-from fairbound.constraints.subgroups import Against, Attribute, Banded, Coded, Grouping, Intersection
+from fairbound.constraints.subgroups import (
+    Against,
+    Attribute,
+    Banded,
+    Coded,
+    Grouping,
+    Intersection,
+)
 
 __all__ = [
     "NOTIONS",

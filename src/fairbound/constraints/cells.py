@@ -1,7 +1,7 @@
 """Cells: the sets of examples over which a constraint takes means.
 
-A cell is defined by a group, a label, or both. `assign` gives the cell of every example of a mini-batch; `bind` lists
-the examples of each cell in a dataset, for a sampler.
+A cell is defined by a group, a label, or both. `assign` gives the cell of every example of a
+mini-batch; `bind` lists the examples of each cell in a dataset, for a sampler.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Cells:
     """
 
     items: Sequence[Cell]
-    members: tuple[Tensor, ...] | None = None  # example numbers of each cell, ascending, over the whole dataset
+    # example numbers of each cell, ascending, over the whole dataset
+    members: tuple[Tensor, ...] | None = None
     groups: int | None = None  # how many groups there are: numbers beyond are refused
     by_group: bool = False  # whether they are the groups 0, 1, ... in order, of one label or of all
 
@@ -75,12 +76,14 @@ class Cells:
 
     @property
     def _kinds(self) -> Sequence[Cell]:
-        """Cells that show what all are about: the first one where they differ in their groups alone."""
+        """Cells that show what all are about: the first one where they differ in their groups
+        alone."""
         return self.items[:1] if self.by_group else self.items
 
     @property
     def are_many(self) -> bool:
-        """Whether a mini-batch shows few of them, so that its own cells alone are worth evaluating."""
+        """Whether a mini-batch shows few of them, so that its own cells alone are worth
+        evaluating."""
         return self.by_group and len(self) > MANY
 
     def __len__(self) -> int:
@@ -88,11 +91,13 @@ class Cells:
 
     def __add__(self, other: Cells) -> Cells:
         """Both sets of cells, one after the other."""
-        both = None if self.members is None or other.members is None else self.members + other.members
+        both = (
+            None if self.members is None or other.members is None else self.members + other.members
+        )
         known = [cells.groups for cells in (self, other) if cells.groups is not None]
         return Cells((*self.items, *other.items), both, max(known, default=None))
 
-    # The examples of a dataset ----------------------------------------------------------------------------------------
+    # The examples of a dataset --------------------------------------------------------------------
 
     def bind(self, groups: Tensor, labels: Tensor | None = None) -> Cells:
         """The same cells with their members among these examples."""
@@ -100,11 +105,17 @@ class Cells:
             return self
         check_groups(groups)
         if self.needs_labels and labels is None:
-            raise ValueError(f"{self.names[0]!r} is about examples with a certain label; give labels=")
+            raise ValueError(
+                f"{self.names[0]!r} is about examples with a certain label; give labels="
+            )
         if labels is not None and labels.shape != groups.shape:
-            raise ValueError(f"groups have shape {tuple(groups.shape)} but labels {tuple(labels.shape)}")
+            raise ValueError(
+                f"groups have shape {tuple(groups.shape)} but labels {tuple(labels.shape)}"
+            )
         if self.groups is not None and groups.numel() and int(groups.max()) >= self.groups:
-            raise ValueError(f"groups go up to {int(groups.max())} but there are {self.groups} of them")
+            raise ValueError(
+                f"groups go up to {int(groups.max())} but there are {self.groups} of them"
+            )
         members: dict[int, Tensor] = {}
         layers = self.assign(len(groups), groups, labels, groups.device)
         for cells, layer in zip(self._layers, layers, strict=True):
@@ -116,13 +127,17 @@ class Cells:
     def same(self, other: Cells) -> bool:
         """Whether both have the same examples in the same order of cells."""
         mine, theirs = self.examples, other.examples
-        return len(mine) == len(theirs) and all(a is b or torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+        return len(mine) == len(theirs) and all(
+            a is b or torch.equal(a, b) for a, b in zip(mine, theirs, strict=True)
+        )
 
     @property
     def examples(self) -> tuple[Tensor, ...]:
         """The members, which a sampler needs."""
         if self.members is None:
-            raise ValueError("these cells are not bound to a dataset; use constraint.bind(groups, labels)")
+            raise ValueError(
+                "these cells are not bound to a dataset; use constraint.bind(groups, labels)"
+            )
         return self.members
 
     def within(self, pool: Tensor, examples: int) -> Cells:
@@ -131,7 +146,7 @@ class Cells:
         inside[pool.cpu()] = True
         return replace(self, members=tuple(member[inside[member]] for member in self.examples))
 
-    # The examples of a mini-batch -------------------------------------------------------------------------------------
+    # The examples of a mini-batch -----------------------------------------------------------------
 
     @property
     def none(self) -> int:
@@ -144,11 +159,15 @@ class Cells:
         if self.by_group:
             return [range(len(self))]
         kinds = {(cell.group is None, cell.label is None) for cell in self.items}
-        if len(kinds) == 1 and len({(cell.group, cell.label) for cell in self.items}) == len(self.items):
+        if len(kinds) == 1 and len({(cell.group, cell.label) for cell in self.items}) == len(
+            self.items
+        ):
             return [list(range(len(self.items)))]  # no need to check every pair
         layers: list[list[int]] = []
         for k, cell in enumerate(self.items):
-            free = [layer for layer in layers if not any(cell.overlaps(self.items[j]) for j in layer)]
+            free = [
+                layer for layer in layers if not any(cell.overlaps(self.items[j]) for j in layer)
+            ]
             if not free:
                 layers.append([])
             (free or layers[-1:])[0].append(k)
@@ -169,22 +188,27 @@ class Cells:
     def _table(self, device: torch.device) -> list[Tensor]:
         """For each layer ((groups + 3) * (labels + 1),) the cell by group and label.
 
-        The groups are: 0, 1, ..., a number above (not known), one below -1 (not known), -1 (no group): an index may be
-        negative.
+        The groups are: 0, 1, ..., a number above (not known), one below -1 (not known), -1 (no
+        group): an index may be negative.
         """
         if device not in self._tables:
             count = self.groups
             if count is None:
-                count = 1 + max((cell.group for cell in self.items if cell.group is not None), default=-1)
+                count = 1 + max(
+                    (cell.group for cell in self.items if cell.group is not None), default=-1
+                )
             self._tables[device] = []
             for layer in self._layers:
-                table = np.full((count + 3, len(self._labels) + 1), self.none)  # numpy writes single entries faster
+                # numpy writes single entries faster
+                table = np.full((count + 3, len(self._labels) + 1), self.none)
                 if self.by_group:
                     table[:-3, -1] = np.arange(len(self))
                 for k in () if self.by_group else layer:
                     cell = self.items[k]
                     rows = slice(None) if cell.group is None else cell.group
-                    columns = slice(None) if cell.label is None else 1 + self._labels.index(cell.label)
+                    columns = (
+                        slice(None) if cell.label is None else 1 + self._labels.index(cell.label)
+                    )
                     table[rows, columns] = k
                 if self.groups is not None and self.needs_groups:
                     table[-3:-1] = self.none + 1
@@ -193,10 +217,14 @@ class Cells:
 
     def _label_values(self, device: torch.device) -> Tensor:
         if device not in self._labels_by_device:
-            self._labels_by_device[device] = torch.tensor(self._labels, dtype=torch.float64, device=device)
+            self._labels_by_device[device] = torch.tensor(
+                self._labels, dtype=torch.float64, device=device
+            )
         return self._labels_by_device[device]
 
-    def assign(self, size: int, groups: Tensor | None, labels: Tensor | None, device: torch.device) -> Layers:
+    def assign(
+        self, size: int, groups: Tensor | None, labels: Tensor | None, device: torch.device
+    ) -> Layers:
         """The cell of every example of a mini-batch of that size."""
         tables, width = self._table(device), len(self._labels) + 1
         if groups is not None and self.needs_groups:
@@ -211,10 +239,13 @@ class Cells:
         return tuple([table.take(place) for table in tables])
 
     def layers_of(self, examples: Tensor, count: int) -> Layers:
-        """The cells of these examples of the dataset, from the members; `count` is the number of all examples."""
+        """The cells of these examples of the dataset, from the members; `count` is the number of
+        all examples."""
         free: list[Tensor] = []
         for k, member in enumerate(self.examples):
-            layer = next((layer for layer in free if bool((layer[member] == self.none).all())), None)
+            layer = next(
+                (layer for layer in free if bool((layer[member] == self.none).all())), None
+            )
             if layer is None:
                 layer = torch.full((count,), self.none)
                 free.append(layer)
@@ -225,8 +256,13 @@ class Cells:
 def check_groups(groups: Tensor) -> None:
     """Groups are a vector of whole numbers, 0, 1, ..., or -1 for none."""
     if groups.ndim != 1 or groups.is_floating_point():
-        raise ValueError(f"groups must be a vector of whole numbers, got {groups.dtype} of shape {tuple(groups.shape)}")
+        raise ValueError(
+            f"groups must be a vector of whole numbers, got {groups.dtype} of shape"
+            f" {tuple(groups.shape)}"
+        )
     if groups.numel() == 0:
         raise ValueError("groups are empty")
     if int(groups.min()) < -1:
-        raise ValueError(f"groups must be numbered 0, 1, ..., or -1 for none; found {int(groups.min())}")
+        raise ValueError(
+            f"groups must be numbered 0, 1, ..., or -1 for none; found {int(groups.min())}"
+        )

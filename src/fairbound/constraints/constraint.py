@@ -1,9 +1,9 @@
 r"""A constraint: contrast of cell means <= bound, or = bound.
 
-Cells say which examples (a group, a label, a group within a label), the statistic which per-example value (the loss, a
-rate), the contrast how cells are compared (each, pairwise, against the mean). The paper's Table 1 and eq. (4) have this
-form, since |a| + |b| <= d is the four rows +-a +-b <= d. Anything else is a function of a mini-batch
-(`FunctionConstraint`). The named ones are in `notions`.
+Cells say which examples (a group, a label, a group within a label), the statistic which per-example
+value (the loss, a rate), the contrast how cells are compared (each, pairwise, against the mean).
+The paper's Table 1 and eq. (4) have this form, since |a| + |b| <= d is the four rows +-a +-b <= d.
+Anything else is a function of a mini-batch (`FunctionConstraint`). The named ones are in `notions`.
 """
 
 from __future__ import annotations
@@ -39,23 +39,26 @@ class Constraint(LinearConstraint):
     bound: Tensor  # (m,)
     statistic: Statistic | None = field(default=None, repr=False)  # None: the per-example loss
     equality: bool = False
-    absolute: bool = False  # |contrast| <= bound: one nonsmooth row for two, the form of the authors' Experiment 2
+    # |contrast| <= bound: one nonsmooth row for two, the form of the authors' Experiment 2
+    absolute: bool = False
     by: str | None = None  # the column of groups that is meant, where there are several
     names: Sequence[str] = ()  # of the rows; by default the contrast's
-    proxy: bool = False  # rates: their exact value is what c is, their surrogate is what is differentiated
+    # rates: their exact value is what c is, their surrogate is what is differentiated
+    proxy: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", self.names or self.contrast.names)
         m, K = len(self.names), len(self.cells)
         if (len(self.contrast.names), self.contrast.cells) != (m, K) or self.bound.shape != (m,):
             raise ValueError(
-                f"{m} constraints on {K} cells need a contrast of as many rows and cells and as many bounds, "
-                f"got {len(self.contrast.names)} x {self.contrast.cells} and {tuple(self.bound.shape)}"
+                f"{m} constraints on {K} cells need a contrast of as many rows and cells and as"
+                f" many bounds, got {len(self.contrast.names)} x {self.contrast.cells} and"
+                f" {tuple(self.bound.shape)}"
             )
         if self.proxy and (self.statistic is None or self.statistic.exact is None):
             raise ValueError(
-                f"proxy=True is for rates, whose exact value differs from what is differentiated; {self.names[0]!r} is "
-                "about a loss or a statistic without an exact form"
+                "proxy=True is for rates, whose exact value differs from what is differentiated;"
+                f" {self.names[0]!r} is about a loss or a statistic without an exact form"
             )
         if not torch.isfinite(self.bound).all():
             raise ValueError(f"bounds must be finite, got {self.bound.tolist()[:6]}")
@@ -69,13 +72,17 @@ class Constraint(LinearConstraint):
         return replace(self, cells=self.cells.bind(_column(self, groups), labels))
 
     def evaluate(self, batch: MiniBatch, *, exact: bool = False) -> Tensor:
-        """(m,) its value on a mini-batch, feasible where <= 0; `exact` reports rates instead of their surrogates."""
-        from fairbound.constraints.constraint_set import ConstraintSet  # which is made of constraints
+        """(m,) its value on a mini-batch, feasible where <= 0; `exact` reports rates instead of
+        their surrogates."""
+        # which is made of constraints
+        from fairbound.constraints.constraint_set import ConstraintSet
 
         return ConstraintSet((self,)).evaluate(batch, exact=exact)[1:]
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Constraint:
-        return replace(self, contrast=self.contrast.to(device, dtype), bound=self.bound.to(device, dtype))
+        return replace(
+            self, contrast=self.contrast.to(device, dtype), bound=self.bound.to(device, dtype)
+        )
 
     @property
     def size(self) -> int:
@@ -88,7 +95,8 @@ class Constraint(LinearConstraint):
         return True
 
     def restricted(self, cells: Tensor | None, others: Others | None) -> RestrictedConstraint:
-        """The same for the cells that a mini-batch shows, (S,), K for no cell; None: all K, some of them absent."""
+        """The same for the cells that a mini-batch shows, (S,), K for no cell; None: all K, some of
+        them absent."""
         contrast = self.contrast.restricted(cells, others)
         if cells is None:
             return RestrictedConstraint(contrast, self.bound, self.absolute, self.size)
@@ -105,11 +113,13 @@ class FunctionValue(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FunctionConstraint:
-    """fun(batch) <= 0, or = 0: a user's function of a mini-batch, (m,), written with torch operations.
+    """fun(batch) <= 0, or = 0: a user's function of a mini-batch, (m,), written with torch
+    operations.
 
-    `batch` is a `MiniBatch`: losses, outputs, labels, groups, the values handed over and the model's parameters. Its
-    value on a mini-batch should be an unbiased estimate of what is meant, as a mean over examples is. Where some rows
-    are observed at some steps only, it gives (values, observed), both (m,), `observed` bool.
+    `batch` is a `MiniBatch`: losses, outputs, labels, groups, the values handed over and the
+    model's parameters. Its value on a mini-batch should be an unbiased estimate of what is meant,
+    as a mean over examples is. Where some rows are observed at some steps only, it gives (values,
+    observed), both (m,), `observed` bool.
     """
 
     fun: Callable[[MiniBatch], Tensor | tuple[Tensor, Tensor]]
@@ -117,13 +127,17 @@ class FunctionConstraint:
     # Which examples `run` draws for it, equally many of each cell.
     cells: Cells = field(default_factory=lambda: Cells((Cell("all"),)))
     equality: bool = False
-    mean: bool = False  # whether fun is a plain mean over examples, which Ghost's stacked runs evaluate faster
-    handed_over: bool = False  # whether its values come with the mini-batch, by name (`constraints.given`)
+    # whether fun is a plain mean over examples, which Ghost's stacked runs evaluate faster
+    mean: bool = False
+    # whether its values come with the mini-batch, by name (`constraints.given`)
+    handed_over: bool = False
     by: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not self.names:
-            raise TypeError(f"names must be a tuple with one name for each constraint, got {self.names!r}")
+            raise TypeError(
+                f"names must be a tuple with one name for each constraint, got {self.names!r}"
+            )
 
     @property
     def m(self) -> int:
@@ -143,9 +157,14 @@ class FunctionConstraint:
         try:
             returned = self.fun(batch)
         except (AttributeError, TypeError) as error:
-            absent = [name for name in ("outputs", "labels", "groups") if getattr(batch, name) is None]
+            absent = [
+                name for name in ("outputs", "labels", "groups") if getattr(batch, name) is None
+            ]
             if absent:
-                error.add_note(f"This mini-batch has no {', '.join(absent)}: pass what {self.names[0]!r} reads.")
+                error.add_note(
+                    f"This mini-batch has no {', '.join(absent)}: pass what {self.names[0]!r}"
+                    " reads."
+                )
             raise
         value, observed = returned if isinstance(returned, tuple) else (returned, None)
         if self.m == 1 and isinstance(value, Tensor):
@@ -153,11 +172,16 @@ class FunctionConstraint:
         for what, tensor in (("values", value), ("`observed`", observed)):
             if isinstance(tensor, float | int):
                 raise TypeError(
-                    f"the function of {self.names[0]!r} gives the number {tensor!r}, which has no graph to "
-                    "differentiate; compute it with torch operations, without .item() and float()"
+                    f"the function of {self.names[0]!r} gives the number {tensor!r}, which has no"
+                    " graph to differentiate; compute it with torch operations, without .item()"
+                    " and float()"
                 )
             if tensor is not None and (not isinstance(tensor, Tensor) or tensor.shape != (self.m,)):
-                got = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
+                got = (
+                    f"shape {tuple(tensor.shape)}"
+                    if isinstance(tensor, Tensor)
+                    else type(tensor).__name__
+                )
                 who = f"the function of {', '.join(self.names[:4])}"
                 raise ValueError(f"{who} must give {what} of shape ({self.m},), got {got}")
         return FunctionValue(value, observed)
@@ -197,6 +221,7 @@ def _column(constraint: AnyConstraint, groups: Column) -> Tensor:
         return next(iter(groups.values()))
     if constraint.by is None or constraint.by not in groups:
         raise ValueError(
-            f"groups has the columns {sorted(groups)}; the constraint {constraint.names[0]!r} has by={constraint.by!r}"
+            f"groups has the columns {sorted(groups)}; the constraint {constraint.names[0]!r} has"
+            f" by={constraint.by!r}"
         )
     return groups[constraint.by]

@@ -1,7 +1,8 @@
 """How cells are compared: contrasts, linear maps from the means of K cells to m constraints.
 
-Every contrast has its map and the transposed one. "Each" and "against the mean" are computed as such: nothing of size
-groups x groups is built, and `restricted` gives the part of them that a mini-batch with a few of the cells needs.
+Every contrast has its map and the transposed one. "Each" and "against the mean" are computed as
+such: nothing of size groups x groups is built, and `restricted` gives the part of them that a
+mini-batch with a few of the cells needs.
 
 >>> pairwise(["A", "B"]).names
 ('A - B', 'B - A')
@@ -61,33 +62,46 @@ class Contrast(ABC):
 
     @property
     def shares_of_mean(self) -> Tensor | None:
-        """(K,) what every cell counts in a mean that all rows refer to; None where rows refer to no such mean."""
+        """(K,) what every cell counts in a mean that all rows refer to; None where rows refer to no
+        such mean."""
         return None
 
     def restricted(self, cells: Tensor | None, others: Others | None) -> Contrast:
-        """The same for the cells that a mini-batch shows, (S,), K for no cell; None: all K of them, some absent.
+        """The same for the cells that a mini-batch shows, (S,), K for no cell; None: all K of them,
+        some absent.
 
-        Rows that refer to the mean of all cells need what the `others` count in it; they are added as `others.part`.
+        Rows that refer to the mean of all cells need what the `others` count in it; they are added
+        as `others.part`.
         """
         if cells is not None:
-            raise ValueError(f"{type(self).__name__} compares all cells, and cannot be restricted to some")
+            raise ValueError(
+                f"{type(self).__name__} compares all cells, and cannot be restricted to some"
+            )
         return self
 
     def rows(self, cells: Tensor) -> Tensor:
         """The rows that are about these cells, in the order of the restricted contrast."""
-        raise ValueError(f"{type(self).__name__} compares all cells, and cannot be restricted to some")
+        raise ValueError(
+            f"{type(self).__name__} compares all cells, and cannot be restricted to some"
+        )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Contrast:
         """The same with its numbers on a device, in a precision."""
         return self
 
     def direct(self) -> Tensor:
-        """(m, K) in double precision: the map, but for the mean of all cells that `shares_of_mean` is about."""
+        """(m, K) in double precision: the map, but for the mean of all cells that `shares_of_mean`
+        is about."""
         return self.matrix()
 
     def matrix(self) -> Tensor:
-        """(m, K) in double precision, for those who need all entries (a verdict); large for many cells."""
-        return self.to(torch.device("cpu"), torch.float64).apply(torch.eye(self.cells, dtype=torch.float64)).T
+        """(m, K) in double precision, for those who need all entries (a verdict); large for many
+        cells."""
+        return (
+            self.to(torch.device("cpu"), torch.float64)
+            .apply(torch.eye(self.cells, dtype=torch.float64))
+            .T
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +132,8 @@ class Each(Contrast):
 
 @dataclass(frozen=True, eq=False)
 class AgainstMean(Contrast):
-    """Every cell against the mean of all, weighted by `shares`; both signs as two rows, unless one-sided."""
+    """Every cell against the mean of all, weighted by `shares`; both signs as two rows, unless
+    one-sided."""
 
     shares: Tensor  # (K,) they sum to 1
     two_sided: bool = True
@@ -154,7 +169,9 @@ class AgainstMean(Contrast):
     def restricted(self, cells: Tensor | None, others: Others | None) -> Contrast:
         assert others is not None
         shares = self.shares if cells is None else self.shares[cells.clamp(max=self.cells - 1)]
-        return AgainstMean((), shares * others.present / others.share, self.two_sided, others.part / others.share)
+        return AgainstMean(
+            (), shares * others.present / others.share, self.two_sided, others.part / others.share
+        )
 
     @property
     def offset(self) -> Tensor | None:
@@ -204,7 +221,8 @@ def pairwise(names: Sequence[str], *, two_sided: bool = True) -> Contrast:
 
 
 def ratios(names: Sequence[str], bound: float, *, two_sided: bool = True) -> Contrast:
-    """`bound` times one cell less the other, of every pair, both ways: at most 0 where their ratio is at least that."""
+    """`bound` times one cell less the other, of every pair, both ways: at most 0 where their ratio
+    is at least that."""
     times = "" if bound == 1 else f"{bound:g} "
     rows, labels = [], []
     for pair in combinations(range(len(names)), 2):
@@ -219,30 +237,36 @@ def ratios(names: Sequence[str], bound: float, *, two_sided: bool = True) -> Con
 
 
 def against_mean(names: Sequence[str], *, two_sided: bool = True) -> Contrast:
-    """Every cell against the unweighted mean of the cells, both signs: 2 K rows. The paper's eq. (4)."""
+    """Every cell against the unweighted mean of the cells, both signs: 2 K rows. The paper's eq.
+    (4)."""
     return against_pooled([1 / len(names)] * len(names), two_sided=two_sided)(names)
 
 
 def against_pooled(shares: Sequence[float], *, two_sided: bool = True) -> Compare:
     """Every cell against the mean weighted by `shares` (of the population, say), both signs."""
     if min(shares, default=-1.0) < 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(f"shares must be >= 0 and sum to 1, got {list(shares)[:6]}; divide counts by their sum")
+        raise ValueError(
+            f"shares must be >= 0 and sum to 1, got {list(shares)[:6]}; divide counts by their sum"
+        )
 
     def contrast(names: Sequence[str]) -> Contrast:
         if len(shares) != len(names) or len(names) < 2:
             raise ValueError(
-                f"a comparison with the mean needs at least two groups and a share for each, "
+                "a comparison with the mean needs at least two groups and a share for each, "
                 f"got {len(names)} groups and {len(shares)} shares"
             )
         sides = ("{} - mean", "mean - {}")[: 1 + two_sided]
-        labels = sequence(len(sides) * len(names), lambda i: sides[i % len(sides)].format(names[i // len(sides)]))
+        labels = sequence(
+            len(sides) * len(names), lambda i: sides[i % len(sides)].format(names[i // len(sides)])
+        )
         return AgainstMean(labels, torch.tensor(shares, dtype=torch.float64), two_sided)
 
     return contrast
 
 
 def sums_of_pairs(names: Sequence[str]) -> Contrast:
-    """|a| + |b| for every pair of groups, a and b its difference in the first and in the second half of the cells."""
+    """|a| + |b| for every pair of groups, a and b its difference in the first and in the second
+    half of the cells."""
     half = len(names) // 2
     groups = [name.rsplit(", y=", 1)[0] for name in names[:half]]
     rows, labels = [], []
@@ -251,7 +275,10 @@ def sums_of_pairs(names: Sequence[str]) -> Contrast:
             row = torch.zeros(len(names), dtype=torch.float64)
             row[i], row[j], row[half + i], row[half + j] = first, -first, second, -second
             rows.append(row)
-            labels.append(f"{groups[i]} - {groups[j]}: {'+' if first > 0 else '-'}pos {'+' if second > 0 else '-'}neg")
+            labels.append(
+                f"{groups[i]} - {groups[j]}: {'+' if first > 0 else '-'}pos"
+                f" {'+' if second > 0 else '-'}neg"
+            )
     if not rows:
         raise ValueError(f"a comparison needs at least two groups, got {half}")
     return Matrix(tuple(labels), torch.stack(rows))

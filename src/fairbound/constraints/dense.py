@@ -1,13 +1,16 @@
-"""Few cells: [f, c] as one matrix over the table of sums, so that a step takes a handful of operations.
+"""Few cells: [f, c] as one matrix over the table of sums, so that a step takes a handful of
+operations.
 
-Every row is an entry of `direct @ means`, less the mean of all cells of its part where it refers to that:
+Every row is an entry of `direct @ means`, less the mean of all cells of its part where it refers to
+that:
 
     values = A means - bound,    A = direct + against shares'
 
-In a mini-batch without some group the group's running mean stands in that mean, as sums and counts of which earlier
-mini-batches count less; a cell that was never seen counts as the mean of the others, so that it changes nothing. A row
-that is about an absent cell itself is not observed. The objective is NaN without examples, and where a group is
-unknown. Nothing here branches on values but a `look`, so nothing else waits for a GPU.
+In a mini-batch without some group the group's running mean stands in that mean, as sums and counts
+of which earlier mini-batches count less; a cell that was never seen counts as the mean of the
+others, so that it changes nothing. A row that is about an absent cell itself is not observed. The
+objective is NaN without examples, and where a group is unknown. Nothing here branches on values but
+a `look`, so nothing else waits for a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from fairbound.constraints.linear import SumsCounts
 from fairbound.constraints.running_means import MEMORY
 
 TINY = 1e-300  # a divisor for 0, and the count of a cell that was never seen
-ENTRIES = 1 << 16  # of the matrix, up to which it is written out: a product takes some 20 microseconds
+# of the matrix, up to which it is written out: a product takes some 20 microseconds
+ENTRIES = 1 << 16
 
 
 class Affine(NamedTuple):
@@ -60,7 +64,11 @@ class DenseConstraints:
             rows, columns = slice(row, row + part.m), slice(column, column + part.size)
             if isinstance(part, Constraint):
                 own = part.contrast.direct()
-                direct[rows, columns], bound[rows], absolute[rows] = own, part.bound.to(bound), part.absolute
+                direct[rows, columns], bound[rows], absolute[rows] = (
+                    own,
+                    part.bound.to(bound),
+                    part.absolute,
+                )
                 if part.contrast.shares_of_mean is not None:
                     shares.append(torch.zeros(3 + q, dtype=torch.float64))
                     shares[-1][columns] = part.contrast.shares_of_mean.to(bound)
@@ -75,8 +83,11 @@ class DenseConstraints:
         self.refers = bool(shares)
         self.absolute = absolute.to(device) if bool(absolute.any()) else None
         self.shares = torch.stack([*shares, torch.zeros(3 + q, dtype=torch.float64)]).to(device)
-        self.against = torch.stack([*against, torch.zeros(1 + m, dtype=torch.float64)], 1).to(device)
-        self.complete = torch.addmm(self.direct, self.against, self.shares)  # where every cell was seen
+        self.against = torch.stack([*against, torch.zeros(1 + m, dtype=torch.float64)], 1).to(
+            device
+        )
+        # where every cell was seen
+        self.complete = torch.addmm(self.direct, self.against, self.shares)
         self.transposed = self.complete.t()
 
     @staticmethod
@@ -85,7 +96,8 @@ class DenseConstraints:
         return (1 + constraints.m) * (3 + sum(part.size for part in constraints.parts)) <= ENTRIES
 
     def unseen(self) -> SumsCounts:
-        """The running sums and counts before the first mini-batch: a mean of 0 for cells, of NaN for the objective."""
+        """The running sums and counts before the first mini-batch: a mean of 0 for cells, of NaN
+        for the objective."""
         table = torch.zeros_like(self.direct[:2])
         table[1], table[0, 0] = TINY, torch.nan
         return SumsCounts(table)
@@ -93,15 +105,19 @@ class DenseConstraints:
     def values(
         self, totals: SumsCounts, running: SumsCounts, all_seen: bool, look: bool
     ) -> tuple[Tensor, Tensor | None, Tensor, Affine]:
-        """Of a mini-batch: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the map.
+        """Of a mini-batch: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the
+        map.
 
-        `all_seen` says that every cell has a running mean. With a `look` at the counts, no rows are None.
+        `all_seen` says that every cell has a running mean. With a `look` at the counts, no rows are
+        None.
         """
         if look and self.absolute is None:
             *numbers, _, unknown = totals.counts.tolist()
             if min(numbers) > 0 and not unknown:
                 filled = totals.counts.clamp(min=TINY)
-                values = torch.addmv(self.minus_bound, self.complete[:, :-2], (totals.sums / filled)[:-2])
+                values = torch.addmv(
+                    self.minus_bound, self.complete[:, :-2], (totals.sums / filled)[:-2]
+                )
                 return values, None, filled, Affine(self.complete, self.transposed)
         present = totals.counts > 0
         missing = (self.needed > present).any(1)
@@ -121,6 +137,9 @@ class DenseConstraints:
 
     @staticmethod
     def updated(running: SumsCounts, totals: SumsCounts, made: Tensor | None) -> SumsCounts:
-        """After a mini-batch, unless `made` () bool says otherwise; entries without examples stay."""
+        """After a mini-batch, unless `made` () bool says otherwise; entries without examples
+        stay."""
         seen = totals.counts > 0 if made is None else (totals.counts > 0) & made
-        return SumsCounts(torch.where(seen, torch.add(totals.table, running.table, alpha=MEMORY), running.table))
+        return SumsCounts(
+            torch.where(seen, torch.add(totals.table, running.table, alpha=MEMORY), running.table)
+        )

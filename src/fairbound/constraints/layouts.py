@@ -1,8 +1,9 @@
 """Where the examples of a mini-batch count: in the objective, and in the cells of every constraint.
 
-A user's mini-batch comes in any order, and groups and labels say which cells an example is in (`GroupedLayout`). A
-sampler draws equally many examples of each cell, one cell after the other (`BlockedLayout`). Both add per-example
-values up to sums by cell, and hand weights of sums back to examples.
+A user's mini-batch comes in any order, and groups and labels say which cells an example is in
+(`GroupedLayout`). A sampler draws equally many examples of each cell, one cell after the other
+(`BlockedLayout`). Both add per-example values up to sums by cell, and hand weights of sums back to
+examples.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from fairbound.constraints.cells import Layers
 class Term(NamedTuple):
     """What one constraint adds up."""
 
-    statistic: int | None  # the place of the values that are differentiated; None for a function, which adds up nothing
+    # the place of the values that are differentiated; None for a function, which adds up nothing
+    statistic: int | None
     cells: int
-    exact: int | None = None  # the place of the values that are added up, where those are others (a proxy constraint)
+    # the place of the values that are added up, where those are others (a proxy constraint)
+    exact: int | None = None
     values: int = 0  # of a function
 
     @property
@@ -36,10 +39,12 @@ class Term(NamedTuple):
 
 
 class GroupedLayout:
-    """Examples in any order; their cells are given by index. A mini-batch costs O(examples + cells).
+    """Examples in any order; their cells are given by index. A mini-batch costs O(examples +
+    cells).
 
-    All sums are in one table, in double precision: the objective's, those of every term, and two more, of examples in
-    no cell and of unknown groups. A scatter of every layer fills it; a gather hands weights back.
+    All sums are in one table, in double precision: the objective's, those of every term, and two
+    more, of examples in no cell and of unknown groups. A scatter of every layer fills it; a gather
+    hands weights back.
     """
 
     def __init__(
@@ -52,23 +57,28 @@ class GroupedLayout:
     ) -> None:
         self.terms, self.layers, self.like = terms, layers, like
         self.weight = None if weight is None else weight.double()
-        self.objective = self.weight if objective is None else objective.double()  # what an example counts in f
+        # what an example counts in f
+        self.objective = self.weight if objective is None else objective.double()
         if objective is not None and self.weight is not None:
             self.objective = objective * self.weight
         means = [term.means for term in terms]
         self.slots = sum(means)  # of which two more follow
-        self._places: list[tuple[int, Tensor]] = []  # for every layer its statistic, and (B,) the slots of examples
+        # for every layer its statistic, and (B,) the slots of examples
+        self._places: list[tuple[int, Tensor]] = []
         start = 0
         for term, own, term_layers in zip(terms, means, layers, strict=True):
             for layer in term_layers:
                 place = layer + start
                 if start + own < self.slots:  # no cell and unknown groups come after all terms
-                    place = torch.where(layer < term.cells, place, layer + (self.slots - term.cells))
+                    place = torch.where(
+                        layer < term.cells, place, layer + (self.slots - term.cells)
+                    )
                 self._places.append((term.added or 0, place))
             start += own
 
     def table(self, values: Sequence[Tensor]) -> Tensor:
-        """(2, 1 + slots + 2) sums of per-example values, and counts, in double precision; without a graph.
+        """(2, 1 + slots + 2) sums of per-example values, and counts, in double precision; without a
+        graph.
 
         The sum of unknown groups is NaN.
         """
@@ -88,18 +98,26 @@ class GroupedLayout:
         return torch.cat([of_objective.sum(1, keepdim=True), table], 1)
 
     def spread(self, weights: Tensor, values: Sequence[Tensor]) -> list[Tensor]:
-        """(B,) for each of the values: what every example counts, from a weight on every entry of the table."""
+        """(B,) for each of the values: what every example counts, from a weight on every entry of
+        the table."""
         example_weights: list[Tensor | None] = [None] * len(values)
         f, by_slot = weights[0], weights[1:]
         example_weights[0] = None if self.objective is None else f * self.objective
         places = iter(self._places)
         for term, layers in zip(self.terms, self.layers, strict=True):
             for _ in layers:
-                added, before = by_slot.index_select(0, next(places)[1]), example_weights[term.statistic or 0]
+                added, before = (
+                    by_slot.index_select(0, next(places)[1]),
+                    example_weights[term.statistic or 0],
+                )
                 added = added if self.weight is None else added * self.weight
                 example_weights[term.statistic or 0] = added if before is None else before + added
         if self.objective is None:
-            example_weights[0] = f.expand(self.like.shape[0]) if example_weights[0] is None else example_weights[0] + f
+            example_weights[0] = (
+                f.expand(self.like.shape[0])
+                if example_weights[0] is None
+                else example_weights[0] + f
+            )
         return [
             torch.zeros_like(value) if weight is None else weight.to(value.dtype)
             for weight, value in zip(example_weights, values, strict=True)
@@ -111,7 +129,10 @@ class GroupedLayout:
         halves = []
         for keep in (0, 1):
             layers = [
-                tuple(torch.where(_rank(layer) % 2 == keep, layer, term.cells) for layer in term_layers)
+                tuple(
+                    torch.where(_rank(layer) % 2 == keep, layer, term.cells)
+                    for layer in term_layers
+                )
                 for term, term_layers in zip(self.terms, self.layers, strict=True)
             ]
             halves.append(GroupedLayout(self.terms, layers, self.like, None, self.weight))
@@ -143,7 +164,8 @@ def _rank(layer: Tensor) -> Tensor:
 
 
 class BlockedLayout:
-    """The objective's examples, then equally many of each cell, cell after cell, term after term."""
+    """The objective's examples, then equally many of each cell, cell after cell, term after
+    term."""
 
     def __init__(self, terms: Sequence[Term], objective: int, cell: int) -> None:
         self.terms, self.objective, self.cell = terms, objective, cell
@@ -155,7 +177,8 @@ class BlockedLayout:
         return values[start : start + self.terms[i].cells * self.cell]
 
     def means(self, values: Sequence[Tensor], *, surrogates: bool = False) -> list[Tensor]:
-        """(1,) of the objective, then (cells,) of every term, empty for a function, from per-example values, (B,) each.
+        """(1,) of the objective, then (cells,) of every term, empty for a function, from
+        per-example values, (B,) each.
 
         `surrogates`: of what is differentiated instead.
         """
@@ -165,7 +188,10 @@ class BlockedLayout:
             if place is None:
                 means.append(values[0].new_zeros(0))
             else:
-                means.append(self.block(i, values[place]).unflatten(0, (term.cells, self.cell)).sum(-1) / self.cell)
+                means.append(
+                    self.block(i, values[place]).unflatten(0, (term.cells, self.cell)).sum(-1)
+                    / self.cell
+                )
         return means
 
     def spread_means(self, weights: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:

@@ -15,7 +15,8 @@ from fairbound.core import CellGradients, Estimate
 
 
 class SumsCounts(NamedTuple):
-    """Sums and counts, (1+q,): of the objective, then of every cell; those of a function are its values and 1."""
+    """Sums and counts, (1+q,): of the objective, then of every cell; those of a function are its
+    values and 1."""
 
     table: Tensor  # (2, 1+q)
 
@@ -100,7 +101,8 @@ class Part(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LinearConstraints:
-    """Objective and constraints as functions of their means (1+q,): the objective's first, then those of every part."""
+    """Objective and constraints as functions of their means (1+q,): the objective's first, then
+    those of every part."""
 
     parts: Sequence[Part]
 
@@ -123,7 +125,9 @@ class LinearConstraints:
     def value(self, means: Tensor) -> Tensor:
         """(1+m,) [f, c] from the means (1+q,)."""
         f, *part_means = means.split_with_sizes(self._sizes)
-        return torch.cat([f, *(part.value(mean) for part, mean in zip(self.parts, part_means, strict=True))])
+        return torch.cat(
+            [f, *(part.value(mean) for part, mean in zip(self.parts, part_means, strict=True))]
+        )
 
     def mean_weights(self, means: Tensor, w: Tensor) -> Tensor:
         """(1+q,) the weight of every mean in w'[f, c], w (1+m,)."""
@@ -133,7 +137,8 @@ class LinearConstraints:
         return torch.cat([f, *(part.mean_weights(mean, weight) for part, mean, weight in rows)])
 
     def jacobian(self, means: Tensor, rows: Tensor) -> Tensor:
-        """(m, n) of the constraints, from the means (1+q,) and the gradients of their own, (q, n)."""
+        """(m, n) of the constraints, from the means (1+q,) and the gradients of their own, (q,
+        n)."""
         _, *part_means = means.split_with_sizes(self._sizes)
         gradients = rows.split_with_sizes(self._sizes[1:])
         parts = zip(self.parts, part_means, gradients, strict=True)
@@ -142,13 +147,24 @@ class LinearConstraints:
     def observed(self, counts: Tensor) -> Tensor:
         """(1+m,) whether every cell that f or a row of c needs has examples."""
         f, *part_present = (counts > 0).split_with_sizes(self._sizes)
-        return torch.cat([f, *(part.observed(present) for part, present in zip(self.parts, part_present, strict=True))])
+        return torch.cat(
+            [
+                f,
+                *(
+                    part.observed(present)
+                    for part, present in zip(self.parts, part_present, strict=True)
+                ),
+            ]
+        )
 
-    def estimate(self, means: Tensor, vjp: Callable[[Tensor], Tensor], jacobian: Tensor | None = None) -> Estimate:
-        """An `Estimate` from the means (1+q,) and the gradient of a weighted sum of them, (1+q,) -> (n,).
+    def estimate(
+        self, means: Tensor, vjp: Callable[[Tensor], Tensor], jacobian: Tensor | None = None
+    ) -> Estimate:
+        """An `Estimate` from the means (1+q,) and the gradient of a weighted sum of them, (1+q,) ->
+        (n,).
 
-        The Jacobian needs a backward pass for each mean, not for each constraint; none where that of the means is at
-        hand, `jacobian` (1+q, n).
+        The Jacobian needs a backward pass for each mean, not for each constraint; none where that
+        of the means is at hand, `jacobian` (1+q, n).
         """
         values = self.value(means)
 
@@ -158,5 +174,7 @@ class LinearConstraints:
             unit = torch.eye(means.shape[0], dtype=means.dtype, device=means.device)
             return torch.stack([vjp(row) for row in unit[1:]])
 
-        cells = CellGradients(means.shape[0] - 1, gradients, lambda rows: self.jacobian(means, rows))
+        cells = CellGradients(
+            means.shape[0] - 1, gradients, lambda rows: self.jacobian(means, rows)
+        )
         return Estimate(values[0], values[1:], lambda w: vjp(self.mean_weights(means, w)), cells)

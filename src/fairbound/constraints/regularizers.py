@@ -21,9 +21,9 @@ from fairbound._utils.settings import NONNEGATIVE, require, require_whole
 class FairretNorm:
     """Fairret's NormLoss (p = 1) on the accuracy of a binary classifier's logits.
 
-    Equal to the fairret library where every group is present. A group that the batch lacks adds nothing (the library
-    adds a constant 1), and an accuracy of 0 is no error: the ratio is taken against the smallest positive number
-    instead.
+    Equal to the fairret library where every group is present. A group that the batch lacks adds
+    nothing (the library adds a constant 1), and an accuracy of 0 is no error: the ratio is taken
+    against the smallest positive number instead.
     """
 
     column: str  # group column of the dataset
@@ -37,12 +37,16 @@ class FairretNorm:
     def __call__(self, outputs: Tensor, labels: Tensor, groups: Mapping[str, Tensor]) -> Tensor:
         if self.column not in groups:
             raise ValueError(
-                f"no group column is called {self.column!r}; the dataset has {', '.join(groups) or 'none'}"
+                f"no group column is called {self.column!r}; the dataset has"
+                f" {', '.join(groups) or 'none'}"
             )
         p = torch.sigmoid(outputs).reshape(outputs.shape[0])
         y = labels.reshape(outputs.shape[0]).to(p.dtype)
         right = 1 - y + (2 * y - 1) * p  # (B,) probability that the prediction equals the label
-        member = (groups[self.column][:, None] == torch.arange(self.levels, device=p.device)).to(p.dtype)  # (B, levels)
+        # (B, levels)
+        member = (groups[self.column][:, None] == torch.arange(self.levels, device=p.device)).to(
+            p.dtype
+        )
         size = member.sum(0)
         accuracy = (right @ member) / size.clamp(min=1)
         overall = right.mean().clamp(min=torch.finfo(p.dtype).tiny)

@@ -1,7 +1,7 @@
 """What a constraint takes means of: the loss, or a rate of predictions.
 
-A rate counts decisions and has no gradient, so training uses a surrogate, the probability that the model gives; what is
-reported is the exact rate. A `Statistic` holds both.
+A rate counts decisions and has no gradient, so training uses a surrogate, the probability that the
+model gives; what is reported is the exact rate. A `Statistic` holds both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Statistic:
 
 
 def soft_positive(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The probability of the positive class from a logit: the differentiable surrogate of a positive prediction."""
+    """The probability of the positive class from a logit: the differentiable surrogate of a
+    positive prediction."""
     return torch.sigmoid(_one_logit(outputs))
 
 
@@ -40,9 +41,9 @@ def positive(outputs: Tensor, labels: Tensor) -> Tensor:
 def _one_logit(outputs: Tensor) -> Tensor:
     if outputs.ndim > 1 and outputs.shape[1:].numel() != 1:
         raise ValueError(
-            f"rates need one logit per example, got outputs of shape {tuple(outputs.shape)}; "
-            "for several classes name one of them, outcome=k, with a notion that takes it (demographic_parity, "
-            "equal_opportunity, minimum_rate, maximum_rate)"
+            f"rates need one logit per example, got outputs of shape {tuple(outputs.shape)}; for"
+            " several classes name one of them, outcome=k, with a notion that takes it"
+            " (demographic_parity, equal_opportunity, minimum_rate, maximum_rate)"
         )
     return outputs.reshape(outputs.shape[0])
 
@@ -70,8 +71,8 @@ class HardClass:
 def _class_logits(outputs: Tensor, outcome: int) -> Tensor:
     if outputs.ndim != 2 or not 0 <= outcome < outputs.shape[1]:
         raise ValueError(
-            f"outcome={outcome} needs outputs (examples, classes) with more than {outcome} classes, "
-            f"got shape {tuple(outputs.shape)}"
+            f"outcome={outcome} needs outputs (examples, classes) with more than {outcome} classes,"
+            f" got shape {tuple(outputs.shape)}"
         )
     return outputs
 

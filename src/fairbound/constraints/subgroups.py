@@ -1,8 +1,9 @@
-"""Subgroups: the intersections of protected attributes, defined by their levels without being listed.
+"""Subgroups: the intersections of protected attributes, defined by their levels without being
+listed.
 
-An attribute has levels (the codes of a code book, bands of a number, one code against the rest). An intersection of
-attributes defines as many groups as the product of its levels, billions on census data; only those that occur in the
-rows at hand are ever built.
+An attribute has levels (the codes of a code book, bands of a number, one code against the rest). An
+intersection of attributes defines as many groups as the product of its levels, billions on census
+data; only those that occur in the rows at hand are ever built.
 """
 
 from __future__ import annotations
@@ -58,16 +59,21 @@ class Coded(Attribute):
 
     def __post_init__(self) -> None:
         if len(self.codes) != len(self.labels) or not self.codes:
-            raise ValueError(f"{self.name} has {len(self.codes)} codes and {len(self.labels)} labels")
+            raise ValueError(
+                f"{self.name} has {len(self.codes)} codes and {len(self.labels)} labels"
+            )
         if len(set(self.codes)) != len(self.codes):
             raise ValueError(f"{self.name} has a code twice")
 
     @staticmethod
     def of(name: str, column: Column) -> Coded:
-        """The levels that occur in a column, in ascending order; missing values are a separate level."""
+        """The levels that occur in a column, in ascending order; missing values are a separate
+        level."""
         missing = is_missing(column)
         known = column[~missing]
-        codes = sorted(set(known.tolist())) if known.dtype.kind == "O" else np.unique(known).tolist()
+        codes = (
+            sorted(set(known.tolist())) if known.dtype.kind == "O" else np.unique(known).tolist()
+        )
         labels = [f"{code:g}" if isinstance(code, float) else str(code) for code in codes]
         if missing.any():
             codes, labels = [*codes, None], [*labels, MISSING]
@@ -75,7 +81,9 @@ class Coded(Attribute):
 
     def levels(self, column: Column) -> NDArray[np.int64]:
         missing = is_missing(column)
-        levels = np.full(len(column), self.codes.index(None) if None in self.codes else -1, dtype=np.int64)
+        levels = np.full(
+            len(column), self.codes.index(None) if None in self.codes else -1, dtype=np.int64
+        )
         levels[~missing] = self._translated(column[~missing])
         self._refuse_unknown(column, levels)
         return levels
@@ -83,13 +91,16 @@ class Coded(Attribute):
     def _translated(self, column: Column) -> NDArray[np.int64]:
         """(rows,) the level of each value, -1 for those that are no code."""
         known = np.array([code for code in self.codes if code is not None])
-        place = np.array([i for i, code in enumerate(self.codes) if code is not None], dtype=np.int64)
+        place = np.array(
+            [i for i, code in enumerate(self.codes) if code is not None], dtype=np.int64
+        )
         if len(column) == 0 or len(known) == 0:
             return np.full(len(column), -1, dtype=np.int64)
         if column.dtype.kind == "O" and all(isinstance(code, str) for code in known.tolist()):
             number = dict(zip(known.tolist(), place.tolist(), strict=True))  # hashed, not sorted
             return np.fromiter(map(number.get, column.tolist(), repeat(-1)), np.int64, len(column))
-        if known.dtype.kind not in "iufb" or column.dtype.kind not in "iufb":  # text, or numbers against text
+        # text, or numbers against text
+        if known.dtype.kind not in "iufb" or column.dtype.kind not in "iufb":
             known, column = known.astype(str), column.astype(str)
         order = np.argsort(known)
         at = np.minimum(np.searchsorted(known[order], column), len(known) - 1)
@@ -106,7 +117,9 @@ class Coded(Attribute):
                 f"{self.name} is missing in {marked_rows(unknown)}; "
                 "drop them or give the attribute a level for missing values"
             )
-        shown = ", ".join(f"{code} {label}" for code, label in list(zip(self.codes, self.labels, strict=True))[:6])
+        shown = ", ".join(
+            f"{code} {label}" for code, label in list(zip(self.codes, self.labels, strict=True))[:6]
+        )
         raise ValueError(
             f"{self.name} holds {value!r} in {marked_rows(unknown)}, "
             f"which is none of its {self.size} levels ({shown}{', ...' if self.size > 6 else ''}); "
@@ -116,7 +129,8 @@ class Coded(Attribute):
 
 @dataclass(frozen=True)
 class Banded(Attribute):
-    """A number cut into bands: below the first edge, then [edge, next edge), and from the last edge on.
+    """A number cut into bands: below the first edge, then [edge, next edge), and from the last edge
+    on.
 
     >>> Banded("AGEP", (25, 65)).labels
     ('< 25', '25 to < 65', '>= 65')
@@ -128,7 +142,9 @@ class Banded(Attribute):
 
     def __post_init__(self) -> None:
         if not self.edges or any(not math.isfinite(edge) for edge in self.edges):
-            raise ValueError(f"{self.name} needs at least one finite edge to be cut at, got {self.edges}")
+            raise ValueError(
+                f"{self.name} needs at least one finite edge to be cut at, got {self.edges}"
+            )
         if any(a >= b for a, b in zip(self.edges, self.edges[1:], strict=False)):
             raise ValueError(f"the edges of {self.name} must rise, got {self.edges}")
 
@@ -141,7 +157,8 @@ class Banded(Attribute):
     def levels(self, column: Column) -> NDArray[np.int64]:
         if column.dtype.kind not in "iufb":
             raise ValueError(
-                f"{self.name} holds text, {text_among_numbers(column)}; only numbers can be cut into bands"
+                f"{self.name} holds text, {text_among_numbers(column)}; only numbers can be cut"
+                " into bands"
             )
         missing = is_missing(column)
         if missing.any() and not self.missing:
@@ -175,12 +192,13 @@ class Against(Attribute):
         return np.where(same, 0, 1).astype(np.int64)
 
 
-NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")  # written out; "nan" and "1_000" are text
+# written out; "nan" and "1_000" are text
+NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 
 
 def text_among_numbers(column: Column, number: NDArray[np.int64] | None = None) -> str:
-    """Which entries of a column of text, missing ones aside, are no numbers: the first of them, and how many. `number`
-    is that of each row in the table, where the column has some rows only.
+    """Which entries of a column of text, missing ones aside, are no numbers: the first of them, and
+    how many. `number` is that of each row in the table, where the column has some rows only.
 
     >>> text_among_numbers(np.array(["0.5", "n.a.", "1"], dtype=object))
     "'n.a.' in 1 of 3 rows (first: row 3, with the header as row 1)"
@@ -202,7 +220,9 @@ def is_missing(column: Column) -> NDArray[np.bool_]:
     if kinds <= {str, bool}:
         return np.zeros(len(column), dtype=bool)
     if kinds <= {str, bool, type(None)}:
-        return np.fromiter((value is None for value in column.tolist()), dtype=bool, count=len(column))
+        return np.fromiter(
+            (value is None for value in column.tolist()), dtype=bool, count=len(column)
+        )
     return np.fromiter(map(_absent, column), dtype=bool, count=len(column))
 
 
@@ -210,7 +230,8 @@ def _absent(value: Any) -> bool:
     """None, NaN, NaT, and pandas' NA, which answers every comparison with itself."""
     if value is None:
         return True
-    if isinstance(value, str | bool | np.bool_):  # False != False is False itself: not what NA's answer means
+    # False != False is False itself: not what NA's answer means
+    if isinstance(value, str | bool | np.bool_):
         return False
     differs = value != value
     return differs is value or (np.ndim(differs) == 0 and bool(differs))
@@ -236,16 +257,25 @@ class Grouping:
     def names(self) -> tuple[str, ...]:
         """Of all groups, each its own: where levels contain commas, attributes are named too."""
         names = tuple(self.name(i) for i in range(len(self)))
-        return names if len(set(names)) == len(names) else tuple(self.name(i, full=True) for i in range(len(self)))
+        return (
+            names
+            if len(set(names)) == len(names)
+            else tuple(self.name(i, full=True) for i in range(len(self)))
+        )
 
     def name(self, i: int, full: bool = False) -> str:
         """Of one group: its levels, or attribute=level."""
         levels: list[int] = self.levels[i].tolist()
         if levels[0] < 0:
             return OTHER
-        labels = [attribute.labels[level] for attribute, level in zip(self.attributes, levels, strict=True)]
+        labels = [
+            attribute.labels[level]
+            for attribute, level in zip(self.attributes, levels, strict=True)
+        ]
         if full or labels == [OTHER]:  # a level that is called like the merged rest
-            labels = [f"{a.name}={label!r}" for a, label in zip(self.attributes, labels, strict=True)]
+            labels = [
+                f"{a.name}={label!r}" for a, label in zip(self.attributes, labels, strict=True)
+            ]
         return ", ".join(labels)
 
 
@@ -272,14 +302,19 @@ class Intersection:
 
     @property
     def definable(self) -> int:
-        """How many groups can be defined: the product of the levels, a Python integer of any size."""
+        """How many groups can be defined: the product of the levels, a Python integer of any
+        size."""
         return math.prod(attribute.size for attribute in self.attributes)
 
     def group(
-        self, columns: Mapping[str, Column], min_size: int = 0, small: Literal["merge", "drop"] = "merge"
+        self,
+        columns: Mapping[str, Column],
+        min_size: int = 0,
+        small: Literal["merge", "drop"] = "merge",
     ) -> Grouping:
-        """The groups that occur, in the order of their levels. Those with fewer than `min_size` rows are merged into
-        one, "(other)", or dropped; a merged group that is itself too small is dropped."""
+        """The groups that occur, in the order of their levels. Those with fewer than `min_size`
+        rows are merged into one, "(other)", or dropped; a merged group that is itself too small is
+        dropped."""
         if small not in ("merge", "drop"):
             raise ValueError(f'small groups are either "merge"d or "drop"ped, got {small!r}')
         ids, levels = self._populated(columns)
@@ -298,17 +333,28 @@ class Intersection:
             dropped = int((ids < 0).sum())
             sizes = np.bincount(ids[ids >= 0], minlength=len(levels))
         return Grouping(
-            self.attributes, torch.from_numpy(ids), torch.from_numpy(levels), torch.from_numpy(sizes), populated,
-            self.definable, dropped, merged,
-        )  # fmt: skip
+            self.attributes,
+            torch.from_numpy(ids),
+            torch.from_numpy(levels),
+            torch.from_numpy(sizes),
+            populated,
+            self.definable,
+            dropped,
+            merged,
+        )
 
     def _levels(self, columns: Mapping[str, Column]) -> list[tuple[Attribute, NDArray[np.int64]]]:
         lengths = {len(column_named(attribute.name, columns)) for attribute in self.attributes}
         if len(lengths) > 1:
             raise ValueError(f"the columns differ in length: {sorted(lengths)}")
-        return [(attribute, attribute.levels(np.asarray(columns[attribute.name]))) for attribute in self.attributes]
+        return [
+            (attribute, attribute.levels(np.asarray(columns[attribute.name])))
+            for attribute in self.attributes
+        ]
 
-    def _populated(self, columns: Mapping[str, Column]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _populated(
+        self, columns: Mapping[str, Column]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows,) number of each row's group, and (groups, attributes) levels, in their order."""
         pairs = self._levels(columns)
         keys, span = pairs[0][1], pairs[0][0].size
@@ -322,7 +368,8 @@ class Intersection:
 
 
 def column_named(name: str, columns: Mapping[str, Any]) -> Any:
-    """The column; where it is not there, a sentence has the closest names of a file's header or of the columns."""
+    """The column; where it is not there, a sentence has the closest names of a file's header or of
+    the columns."""
     if name not in columns:
         listed = getattr(columns, "header", ()) or columns
         raise ValueError(f"there is no column {name!r}; {did_you_mean(name, listed)}")

@@ -15,20 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.sentences import did_you_mean
-from fairbound.constraints.subgroups import Against, Attribute, Banded, Coded, column_named, is_missing
+from fairbound.constraints.subgroups import (
+    Against,
+    Attribute,
+    Banded,
+    Coded,
+    column_named,
+    is_missing,
+)
 from fairbound.data import codebook
 from fairbound.data.encoders import holds_numbers
 from fairbound.data.outcomes import meaning
 
 Columns = Mapping[str, NDArray[Any]]  # name -> (rows,)
-SHORTEST_NAME = 4  # letters of a variable that no other table has, such as AGEP or RAC1P, and not SEX
-MOST_NUMBERS = 50  # different numbers in a column that is not of the census, above which you must give bands
+# letters of a variable that no other table has, such as AGEP or RAC1P, and not SEX
+SHORTEST_NAME = 4
+# different numbers in a column that is not of the census, above which you must give bands
+MOST_NUMBERS = 50
 
 
-def parse_attribute(spec: str, columns: Columns, census: bool = False, missing: int | None = None) -> Attribute:
+def parse_attribute(
+    spec: str, columns: Columns, census: bool = False, missing: int | None = None
+) -> Attribute:
     """The protected attribute that a specification names, for the columns at hand.
 
-    `missing` is the number that was written into the empty fields of census data; None: they are NaN.
+    `missing` is the number that was written into the empty fields of census data; None: they are
+    NaN.
 
     >>> parse_attribute("AGE:25:65", {"AGE": np.array([30, 70])}).labels
     ('< 25', '25 to < 65', '>= 65')
@@ -48,7 +60,8 @@ def parse_attribute(spec: str, columns: Columns, census: bool = False, missing: 
         different = len(np.unique(column[~is_missing(column)])) if column.dtype.kind in "iuf" else 0
         if different > MOST_NUMBERS:
             raise ValueError(
-                f"{name} has {different} different numbers; cut it into bands by giving edges, as in {name}:25:45:65"
+                f"{name} has {different} different numbers; cut it into bands by giving edges, as"
+                f" in {name}:25:45:65"
             )
         return Coded.of(name, column)
     attribute = codebook.attribute(name, edges or None, fill) if coded else Banded(name, edges)
@@ -65,7 +78,8 @@ def parse_attributes(
 
 
 def is_census_export(specs: str | Sequence[Any], columns: Columns) -> bool:
-    """Whether a file has the columns of the American Community Survey, and the named ones hold codes of its code book.
+    """Whether a file has the columns of the American Community Survey, and the named ones hold
+    codes of its code book.
 
     >>> is_census_export("SEX", {"SEX": np.array([1, 2]), "RAC1P": np.array([1, 1])})
     True
@@ -79,7 +93,9 @@ def is_census_export(specs: str | Sequence[Any], columns: Columns) -> bool:
     names = {_parsed(spec, columns)[0] for spec in one_by_one(specs)}
     return all(
         columns[name].dtype.kind in "iuf"
-        and all(map(codebook.variable(name).holds, np.unique(columns[name][~is_missing(columns[name])])))
+        and all(
+            map(codebook.variable(name).holds, np.unique(columns[name][~is_missing(columns[name])]))
+        )
         for name in names
         if name in columns and name in book
     )
@@ -109,7 +125,9 @@ def _parsed(spec: str, columns: Columns) -> tuple[str, tuple[float, ...], str | 
     try:
         return name, tuple(float(edge) for edge in edges), None
     except ValueError as error:
-        raise ValueError(f"{spec!r}: the edges after ':' must be numbers, as in AGE:25:45:65") from error
+        raise ValueError(
+            f"{spec!r}: the edges after ':' must be numbers, as in AGE:25:45:65"
+        ) from error
 
 
 def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None, str]) -> Any:
@@ -119,10 +137,17 @@ def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None
     code = meaning(level)  # "1" and "true" as numbers and booleans
     if not isinstance(code, str):
         return code
-    labeled = [code for code, label in codes.items() if label.lower() == level.strip().lower() and code is not None]
+    labeled = [
+        code
+        for code, label in codes.items()
+        if label.lower() == level.strip().lower() and code is not None
+    ]
     if labeled:
         return labeled[0]
     if codes:
-        raise ValueError(f"{level!r} is neither a code nor a label of {name}; {did_you_mean(level, codes.values())}")
+        raise ValueError(
+            f"{level!r} is neither a code nor a label of {name};"
+            f" {did_you_mean(level, codes.values())}"
+        )
     kind = "booleans" if column.dtype.kind in "bO" else "numbers"
     raise ValueError(f"{name} holds {kind}, so {name}={level} matches none of them")

@@ -1,9 +1,9 @@
 """The code book of the American Community Survey: what the codes of its columns mean.
 
-`codebook.csv` holds the variables of the five tasks (`fairbound.data.tasks`) and the usual protected attributes, as
-facts from the US Census Bureau's data dictionary of the 2018 1-year person file (public domain), extracted by
-`tools/make_codebook.py`. Three kinds of variables: `codes` that are listed, `number`s with a range, and `areas`, whose
-codes depend on the state and are not listed.
+`codebook.csv` holds the variables of the five tasks (`fairbound.data.tasks`) and the usual
+protected attributes, as facts from the US Census Bureau's data dictionary of the 2018 1-year person
+file (public domain), extracted by `tools/make_codebook.py`. Three kinds of variables: `codes` that
+are listed, `number`s with a range, and `areas`, whose codes depend on the state and are not listed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from types import MappingProxyType
 from fairbound._utils.sentences import did_you_mean
 from fairbound.constraints.subgroups import Attribute, Banded, Coded
 
-# Where a number is cut by default: ages as labor statistics publish them; 35 hours are full-time work for the Census
-# Bureau; 30,000 and 50,000 dollars and 20 minutes are the tasks' own thresholds; 100 percent is the poverty line.
+# Where a number is cut by default: ages as labor statistics publish them; 35 hours are full-time
+# work for the Census Bureau; 30,000 and 50,000 dollars and 20 minutes are the tasks' own
+# thresholds; 100 percent is the poverty line.
 EDGES = MappingProxyType(
     {
         "AGEP": (25, 35, 45, 55, 65),
@@ -75,12 +76,15 @@ def variable(name: str) -> Variable:
     return _book()[name]
 
 
-def attribute(name: str, edges: Sequence[float] | None = None, missing: int | None = None) -> Attribute:
-    """The variable as a protected attribute: its codes, or, for a number or where edges are given, bands.
+def attribute(
+    name: str, edges: Sequence[float] | None = None, missing: int | None = None
+) -> Attribute:
+    """The variable as a protected attribute: its codes, or, for a number or where edges are given,
+    bands.
 
-    `missing` is the number that encodes an empty field in the rows at hand (tables are loaded with 0 by
-    default); None: empty fields are NaN. Empty fields are a separate level; for bands over NaN, say so:
-    `dataclasses.replace(bands, missing=True)`.
+    `missing` is the number that encodes an empty field in the rows at hand (tables are loaded with
+    0 by default); None: empty fields are NaN. Empty fields are a separate level; for bands over
+    NaN, say so: `dataclasses.replace(bands, missing=True)`.
 
     >>> attribute("MAR").labels[:2]
     ('Married', 'Widowed')
@@ -103,7 +107,8 @@ def attribute(name: str, edges: Sequence[float] | None = None, missing: int | No
 
 
 def codes(name: str, missing: int | None = None) -> dict[int | None, str]:
-    """Code -> label in rows whose empty fields were filled with `missing`, the blank last; none for numbers and areas.
+    """Code -> label in rows whose empty fields were filled with `missing`, the blank last; none for
+    numbers and areas.
 
     >>> codes("SEX"), codes("AGEP")
     ({1: 'Male', 2: 'Female'}, {})
@@ -118,27 +123,36 @@ def codes(name: str, missing: int | None = None) -> dict[int | None, str]:
 
 def _fill(definition: Variable, missing: int | None) -> int | None:
     """The number that encodes an empty field of this variable."""
-    fill = missing if definition.blank is not None else None  # a column that is never empty is never filled
+    # a column that is never empty is never filled
+    fill = missing if definition.blank is not None else None
     if fill is not None and definition.holds(fill):
         raise ValueError(
-            f"{fill} is itself a value of {definition.name} ({definition.title}), so that empty fields filled with it "
-            "cannot be distinguished; load the rows with another `missing` (None keeps NaN)"
+            f"{fill} is itself a value of {definition.name} ({definition.title}), so that empty"
+            " fields filled with it cannot be distinguished; load the rows with another `missing`"
+            " (None keeps NaN)"
         )
     return fill
 
 
-def _bands(definition: Variable, edges: Sequence[float] | None, fill: int | None) -> tuple[float, ...]:
+def _bands(
+    definition: Variable, edges: Sequence[float] | None, fill: int | None
+) -> tuple[float, ...]:
     if edges is None and definition.name not in EDGES:
-        raise ValueError(f"{definition.name} ({definition.title}) has no usual bands; say where to cut it: edges=(...)")
+        raise ValueError(
+            f"{definition.name} ({definition.title}) has no usual bands; say where to cut it:"
+            " edges=(...)"
+        )
     cuts = tuple(EDGES[definition.name] if edges is None else edges)
     if fill is None:
         return cuts
     lowest = definition.values[0].low
     if fill > lowest:
         raise ValueError(
-            f"{fill} for empty fields lies within the range of {definition.name}; fill with a number below it"
+            f"{fill} for empty fields lies within the range of {definition.name}; fill with a"
+            " number below it"
         )
-    return tuple(sorted({lowest, *cuts}))  # one more cut keeps the filled rows out of the lowest band
+    # one more cut keeps the filled rows out of the lowest band
+    return tuple(sorted({lowest, *cuts}))
 
 
 @cache
@@ -157,4 +171,7 @@ def _book() -> dict[str, Variable]:
                     blanks[name] = label
                 case kind:
                     titles[name], values[name] = (kind, label), []
-    return {name: Variable(name, *titles[name], tuple(values[name]), blanks.get(name)) for name in titles}
+    return {
+        name: Variable(name, *titles[name], tuple(values[name]), blanks.get(name))
+        for name in titles
+    }

@@ -1,6 +1,7 @@
 """A column, whatever it comes as, becomes a numpy vector in one of few forms.
 
-Numbers or booleans, with NaN where one is missing; text or booleans as objects, with None where missing; dates.
+Numbers or booleans, with NaN where one is missing; text or booleans as objects, with None where
+missing; dates.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ def column_of(values: Any, name: str) -> NDArray[Any]:
         return array.astype(object)
     if array.dtype.kind == "O":
         return _from_objects(array, name)
-    raise ColumnTypeError(f"column {name!r} holds {array.dtype}, neither numbers nor text; convert it first")
+    raise ColumnTypeError(
+        f"column {name!r} holds {array.dtype}, neither numbers nor text; convert it first"
+    )
 
 
 def _array_of(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, Tensor):
         tensor = values.detach().cpu()
-        return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)  # numpy has no bfloat16
+        # numpy has no bfloat16
+        return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
     if isinstance(values, np.ma.MaskedArray):
         array: NDArray[Any] = values.data.astype(object)
         array[np.ma.getmaskarray(values)] = None
@@ -53,7 +57,9 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
         return values
     if type(values).__module__.partition(".")[0] == "pyarrow":
         # numpy would take a missing entry of a dictionary for the last level
-        plain = values.cast(values.type.value_type) if hasattr(values.type, "index_type") else values
+        plain = (
+            values.cast(values.type.value_type) if hasattr(values.type, "index_type") else values
+        )
         return np.asarray(plain.to_pandas(date_as_object=False))  # equal text is one object
     if hasattr(values, "to_numpy"):  # a Series
         return np.asarray(values.to_numpy())
@@ -63,19 +69,27 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
 
 
 def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
-    if set(map(type, array)) in ({str}, {str, type(None)}):  # the common case, without checking each value
+    # the common case, without checking each value
+    if set(map(type, array)) in ({str}, {str, type(None)}):
         return array
     missing = is_missing(array)
-    kind = np.array(["" if gone else _kind(value) for value, gone in zip(array, missing, strict=True)])
+    kind = np.array(
+        ["" if gone else _kind(value) for value, gone in zip(array, missing, strict=True)]
+    )
     kinds = set(kind[~missing].tolist())
     if kinds == {"boolean"} and not missing.any():
         return array.astype(bool)
     if kinds in ({"text"}, {"boolean"}):
         convert, pairs = str if kinds == {"text"} else bool, zip(array, missing, strict=True)
-        return np.fromiter((None if gone else convert(value) for value, gone in pairs), dtype=object, count=len(array))
+        return np.fromiter(
+            (None if gone else convert(value) for value, gone in pairs),
+            dtype=object,
+            count=len(array),
+        )
     if kinds <= {"whole number", "boolean"} and not missing.any():
         integers = np.array([int(value) for value in array])
-        return integers if integers.dtype.kind == "i" else integers.astype(np.float64)  # beyond 64 bits
+        # beyond 64 bits
+        return integers if integers.dtype.kind == "i" else integers.astype(np.float64)
     if kinds <= {"number", "whole number", "boolean"}:
         return np.where(missing, np.nan, array).astype(np.float64)
     other, text = kind == "other", kind == "text"
@@ -84,8 +98,8 @@ def _from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
         shown = f"{value} ({type(value).__name__}) in {marked_rows(other)}"
         raise ColumnTypeError(f"column {name!r} holds {shown}, which is neither a number nor text")
     raise ColumnTypeError(
-        f"column {name!r} mixes numbers and text: {array[text.argmax()]!r} in {marked_rows(text)}; make it one or the "
-        "other"
+        f"column {name!r} mixes numbers and text: {array[text.argmax()]!r} in {marked_rows(text)};"
+        " make it one or the other"
     )
 
 

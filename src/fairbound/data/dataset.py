@@ -23,7 +23,8 @@ class Dataset:
     groups: Mapping[str, Tensor] = field(default_factory=dict)  # name -> (rows,) whole numbers >= 0
     names: Sequence[str] = ()  # of the columns of X
     source: str = ""  # where the data come from
-    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # name -> names of the groups 0, 1, ...
+    # name -> names of the groups 0, 1, ...
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rows = self.X.shape[0]
@@ -33,17 +34,27 @@ class Dataset:
             raise ValueError(f"X has {rows} rows but y has {self.y.shape[0]}")
         for name, column in self.groups.items():
             if column.shape != (rows,):
-                raise ValueError(f"group column {name!r} has shape {tuple(column.shape)}, expected ({rows},)")
+                raise ValueError(
+                    f"group column {name!r} has shape {tuple(column.shape)}, expected ({rows},)"
+                )
             if column.is_floating_point():
-                raise ValueError(f"group column {name!r} must hold whole numbers, got {column.dtype}")
+                raise ValueError(
+                    f"group column {name!r} must hold whole numbers, got {column.dtype}"
+                )
             if int(column.min()) < 0:
-                raise ValueError(f"group column {name!r} must be numbered 0, 1, ..., found {int(column.min())}")
+                raise ValueError(
+                    f"group column {name!r} must be numbered 0, 1, ..., found {int(column.min())}"
+                )
         for name, named in self.levels.items():
             if name not in self.groups:
-                raise ValueError(f"levels are given for {name!r}, but the group columns are {', '.join(self.groups)}")
+                raise ValueError(
+                    f"levels are given for {name!r}, but the group columns are"
+                    f" {', '.join(self.groups)}"
+                )
             if int(self.groups[name].max()) >= len(named):
                 raise ValueError(
-                    f"group column {name!r} goes up to {int(self.groups[name].max())} but has {len(named)} level names"
+                    f"group column {name!r} goes up to {int(self.groups[name].max())} but has"
+                    f" {len(named)} level names"
                 )
         if self.names and self.X.ndim == 2 and len(self.names) != self.X.shape[1]:
             raise ValueError(f"X has {self.X.shape[1]} columns but {len(self.names)} names")
@@ -57,17 +68,22 @@ class Dataset:
         if not bad.any():
             return
         columns = bad.any(0).nonzero().flatten().tolist()
-        named = [self.names[j] if what == "X" and self.names and self.X.ndim == 2 else str(j) for j in columns[:5]]
+        named = [
+            self.names[j] if what == "X" and self.names and self.X.ndim == 2 else str(j)
+            for j in columns[:5]
+        ]
         raise ValueError(
-            f"{what} has {int(bad.sum())} NaN or infinite entries (columns {', '.join(named)}; first in row "
-            f"{int(bad.any(1).nonzero()[0])}); fill or drop those rows first"
+            f"{what} has {int(bad.sum())} NaN or infinite entries (columns {', '.join(named)};"
+            f" first in row {int(bad.any(1).nonzero()[0])}); fill or drop those rows first"
         )
 
     @property
     def rows(self) -> int:
         return self.X.shape[0]
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Dataset:
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Dataset:
         """The same data on another device, or floating-point columns in another precision."""
         return replace(
             self,

@@ -1,11 +1,12 @@
 """Features become the columns of X, by scikit-learn's encoders.
 
-Numbers stay as they are, integer codes too; text becomes one 0/1 column for each of its levels. What is learned from
-data, the levels and the means that fill missing numbers, is fitted to the rows that `Encoder.fit` is given:
-training rows, so that no held-out row influences the model.
+Numbers stay as they are, integer codes too; text becomes one 0/1 column for each of its levels.
+What is learned from data, the levels and the means that fill missing numbers, is fitted to the rows
+that `Encoder.fit` is given: training rows, so that no held-out row influences the model.
 
-What scikit-learn would accept silently is refused here, with the culprit: infinite numbers, numbers that were read as
-text, dates, a column without a single training value, and text with so many levels that it must be a name or a key.
+What scikit-learn would accept silently is refused here, with the culprit: infinite numbers, numbers
+that were read as text, dates, a column without a single training value, and text with so many
+levels that it must be a name or a key.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from fairbound._utils.optional import need
 from fairbound._utils.sentences import marked_rows
 from fairbound.constraints.subgroups import MISSING, is_missing
 
-MOST_LEVELS = 200  # 0/1 columns that one text column may become: more is nearly always a name, an address or a key
+# 0/1 columns that one text column may become: more is nearly always a name, an address or a key
+MOST_LEVELS = 200
 NUMBERS = "biuf"  # numpy's kinds of booleans and numbers
 DATES = "mM"
 WRITTEN_NUMBER = re.compile(r"[+-]?(\d+([.,]\d+)*|[.,]\d+)([eE][+-]?\d+)?")
@@ -37,7 +39,10 @@ Column = NDArray[Any]  # (rows,) numbers, booleans or text
 class Encoder:
     """How features become the columns of X, fitted to some rows and applied to any.
 
-    >>> columns = {"hours": np.array([40.0, np.nan, 20.0]), "work": np.array(["state", "own", "state"])}
+    >>> columns = {
+    ...     "hours": np.array([40.0, np.nan, 20.0]),
+    ...     "work": np.array(["state", "own", "state"]),
+    ... }
     >>> encoder = Encoder.fit(columns, ["hours", "work"], rows=[0, 1])
     >>> encoder.names
     ('hours', 'hours is missing', 'work=own', 'work=state')
@@ -45,7 +50,8 @@ class Encoder:
     [40.0, 1.0, 1.0, 0.0]
     """
 
-    fitted: Mapping[str, Any]  # feature -> its fitted SimpleImputer (numbers) or OneHotEncoder (levels), in order
+    # feature -> its fitted SimpleImputer (numbers) or OneHotEncoder (levels), in order
+    fitted: Mapping[str, Any]
 
     @staticmethod
     def fit(
@@ -55,8 +61,8 @@ class Encoder:
         *,
         categorical: Sequence[str] = (),
     ) -> Encoder:
-        """Learn levels and means from `rows` (all, where None). `categorical` names columns whose values, also numbers,
-        are levels."""
+        """Learn levels and means from `rows` (all, where None). `categorical` names columns whose
+        values, also numbers, are levels."""
         impute = need("sklearn.impute", "data", "Encoding features").SimpleImputer
         one_hot = need("sklearn.preprocessing", "data", "Encoding features").OneHotEncoder
         fitted = {}
@@ -66,10 +72,13 @@ class Encoder:
             if name in categorical or not holds_numbers(column):
                 _refuse_bad_levels(name, column, chosen, name in categorical)
                 # A missing value is a level too; one that the fitted rows lack is all 0.
-                encoder = one_hot(handle_unknown="ignore", sparse_output=False, feature_name_combiner=_level_name)
+                encoder = one_hot(
+                    handle_unknown="ignore", sparse_output=False, feature_name_combiner=_level_name
+                )
             else:
                 _refuse_bad_numbers(name, column, chosen)
-                encoder = impute(add_indicator=True)  # marks missing entries where the fitted rows had any
+                # marks missing entries where the fitted rows had any
+                encoder = impute(add_indicator=True)
             fitted[name] = encoder.fit(_matrix(encoder, chosen))
         return Encoder(fitted)
 
@@ -77,17 +86,24 @@ class Encoder:
     def names(self) -> tuple[str, ...]:
         """Of the columns of X."""
         marked = {f"missingindicator_{name}": f"{name} is missing" for name in self.fitted}
-        made = (output for name, each in self.fitted.items() for output in each.get_feature_names_out([name]))
+        made = (
+            output
+            for name, each in self.fitted.items()
+            for output in each.get_feature_names_out([name])
+        )
         return tuple(marked.get(output, str(output)) for output in made)
 
-    def transform(self, columns: Mapping[str, Column], dtype: torch.dtype = torch.float32) -> Tensor:
+    def transform(
+        self, columns: Mapping[str, Column], dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """(rows, names): the inputs of a model."""
         parts = (each.transform(_matrix(each, columns[name])) for name, each in self.fitted.items())
         return torch.cat([torch.from_numpy(part).to(dtype) for part in parts], 1)
 
 
 def _matrix(encoder: Any, column: Column) -> Column:
-    """(rows, 1) as the encoder takes it: float64 with NaN, or objects with None where a value is missing."""
+    """(rows, 1) as the encoder takes it: float64 with NaN, or objects with None where a value is
+    missing."""
     if hasattr(encoder, "strategy"):  # an imputer
         return column.astype(np.float64)[:, None]
     values = column.astype(object)
@@ -103,25 +119,31 @@ def holds_numbers(column: Column) -> bool:
     """Whether a column is numbers or booleans, missing ones aside."""
     if column.dtype.kind != "O":
         return column.dtype.kind in NUMBERS
-    return set(map(type, column)) <= {bool, type(None)}  # booleans with missing ones; other numbers are not objects
+    # booleans with missing ones; other numbers are not objects
+    return set(map(type, column)) <= {bool, type(None)}
 
 
-# What is refused ------------------------------------------------------------------------------------------------------
+# What is refused ----------------------------------------------------------------------------------
 
 
 def _refuse_bad_numbers(name: str, column: Column, chosen: Column) -> None:
     infinite = np.isinf(column.astype(np.float64))
     if infinite.any():
-        raise ValueError(f"column {name!r} is infinite in {marked_rows(infinite)}; correct or remove them")
+        raise ValueError(
+            f"column {name!r} is infinite in {marked_rows(infinite)}; correct or remove them"
+        )
     if is_missing(chosen).all():
-        raise ValueError(f"column {name!r} is missing in all {len(chosen)} training rows; drop it from the features")
+        raise ValueError(
+            f"column {name!r} is missing in all {len(chosen)} training rows; drop it from the"
+            " features"
+        )
 
 
 def _refuse_bad_levels(name: str, column: Column, chosen: Column, categorical: bool) -> None:
     if column.dtype.kind in DATES:
         raise ValueError(
-            f"column {name!r} holds dates or times (such as {column[0]}); turn them into numbers, e.g. years, or drop "
-            "the column from the features"
+            f"column {name!r} holds dates or times (such as {column[0]}); turn them into numbers,"
+            " e.g. years, or drop the column from the features"
         )
     if not categorical:
         _refuse_written_numbers(name, column)
@@ -129,22 +151,28 @@ def _refuse_bad_levels(name: str, column: Column, chosen: Column, categorical: b
     if len(levels) > MOST_LEVELS:
         shown = ", ".join(repr(level) for level in levels[:3])
         raise ValueError(
-            f"column {name!r} holds {len(levels)} different values ({shown}, ...), and each would be an input of its "
-            f"own; at most {MOST_LEVELS} are taken: merge some, or drop the column from the features"
+            f"column {name!r} holds {len(levels)} different values ({shown}, ...), and each would"
+            f" be an input of its own; at most {MOST_LEVELS} are taken: merge some, or drop the"
+            " column from the features"
         )
 
 
 def _refuse_written_numbers(name: str, column: Column) -> None:
-    """A column that is mostly numbers but was read as text is an accident; one-hot inputs would hide it."""
+    """A column that is mostly numbers but was read as text is an accident; one-hot inputs would
+    hide it."""
     counts = Counter(column[~is_missing(column)].tolist())
     texts = [value for value in counts if not WRITTEN_NUMBER.fullmatch(value.strip())]
     if len(counts) - len(texts) <= len(texts):
         return
     remedy = f"; to take every value as a level all the same, say categorical=({name!r},)"
     if not texts:
-        raise ValueError(f"column {name!r} holds numbers written as text (such as {min(counts)!r}); convert it{remedy}")
+        raise ValueError(
+            f"column {name!r} holds numbers written as text (such as {min(counts)!r}); convert"
+            f" it{remedy}"
+        )
     marked = np.isin(column.astype(str), texts) & ~is_missing(column)
     raise ValueError(
-        f"column {name!r} holds numbers, but text such as {texts[0]!r} in {marked_rows(marked)}; "
-        f"correct them, or read the file with missing=({texts[0]!r},) if it marks a missing value{remedy}"
+        f"column {name!r} holds numbers, but text such as {texts[0]!r} in {marked_rows(marked)};"
+        f" correct them, or read the file with missing=({texts[0]!r},) if it marks a missing"
+        f" value{remedy}"
     )

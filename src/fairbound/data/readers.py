@@ -1,8 +1,8 @@
 """Columns from a CSV or parquet file, a data frame, arrays, lists or tensors.
 
-A column is a numpy vector of numbers or booleans with NaN where one is missing, or of text (objects) with None
-where it is missing. An empty field of a CSV file is missing, and so are the words in `MISSING_MARKS`; "None" is not
-among them, since surveys use it as an answer.
+A column is a numpy vector of numbers or booleans with NaN where one is missing, or of text
+(objects) with None where it is missing. An empty field of a CSV file is missing, and so are the
+words in `MISSING_MARKS`; "None" is not among them, since surveys use it as an answer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fairbound.data.table_files import columns_of_file
 
 MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 READABLE = (
-    "the path of a CSV or parquet file, a pandas or polars DataFrame, or a dict of columns (for arrays X and y, use "
-    "table_of)"
+    "the path of a CSV or parquet file, a pandas or polars DataFrame, or a dict of columns (for"
+    " arrays X and y, use table_of)"
 )
 
 
@@ -61,17 +61,23 @@ def read_table(
 ) -> Table:
     """A table from a file, a data frame or a dict of columns.
 
-    `features` are the columns that a model may see: by default all but the label and `drop`. Columns that are no
-    features stay in the table, e.g. as protected attributes. `sep` and `missing`, the words that mark a missing
-    value, are for CSV files; the separator is detected unless you name it. `positive` is the label's value that counts
-    as 1, where that is not evident.
+    `features` are the columns that a model may see: by default all but the label and `drop`.
+    Columns that are no features stay in the table, e.g. as protected attributes. `sep` and
+    `missing`, the words that mark a missing value, are for CSV files; the separator is detected
+    unless you name it. `positive` is the label's value that counts as 1, where that is not evident.
 
-    >>> table = read_table({"age": [30, 40], "id": [7, 8], "rich": ["no", "yes"]}, label="rich", drop=["id"])
+    >>> table = read_table(
+    ...     {"age": [30, 40], "id": [7, 8], "rich": ["no", "yes"]}, label="rich", drop=["id"]
+    ... )
     >>> table.features, table.rows
     (('age',), 2)
     """
     columns = read_columns(source, sep=sep, missing=missing)
-    for name in (label, *_listed(features or ()), *(name for name in _listed(drop) if name not in columns.errors)):
+    for name in (
+        label,
+        *_listed(features or ()),
+        *(name for name in _listed(drop) if name not in columns.errors),
+    ):
         column_named(name, columns)
     for name, why in columns.errors.items():
         if features is None and name not in _listed(drop):
@@ -81,7 +87,10 @@ def read_table(
     if not chosen:
         raise ValueError(f"no feature is left besides the label {label!r}")
     if "" in chosen:
-        raise ValueError("a column has no name (a row index that was written with the table?); drop it: drop=['']")
+        raise ValueError(
+            "a column has no name (a row index that was written with the table?); drop it:"
+            " drop=['']"
+        )
     return Table(columns, label, chosen, _name_of(source), positive)
 
 
@@ -95,21 +104,31 @@ def table_of(
     positive: Any = None,
     source: str = "arrays",
 ) -> Table:
-    """A table from inputs (rows, columns) and labels (rows,): numpy, torch, lists, or a data frame as X.
+    """A table from inputs (rows, columns) and labels (rows,): numpy, torch, lists, or a data frame
+    as X.
 
     `groups` is one protected column, then called "group", or a dict of them; they are no features.
 
-    >>> table_of(np.zeros((4, 2)), [0, 1, 0, 1], groups={"sex": [0, 0, 1, 1]}, names=["age", "hours"]).features
+    >>> table_of(
+    ...     np.zeros((4, 2)), [0, 1, 0, 1], groups={"sex": [0, 0, 1, 1]}, names=["age", "hours"]
+    ... ).features
     ('age', 'hours')
     """
     inputs = _columns_of_matrix(X, names)
-    protected = groups if isinstance(groups, Mapping) else {} if groups is None else {"group": groups}
-    parts = {**{name: column_of(values, name) for name, values in protected.items()}, label: column_of(_flat(y), label)}
+    protected = (
+        groups if isinstance(groups, Mapping) else {} if groups is None else {"group": groups}
+    )
+    parts = {
+        **{name: column_of(values, name) for name, values in protected.items()},
+        label: column_of(_flat(y), label),
+    }
     for name in parts:
         if name in inputs:
             raise ValueError(f"{name!r} is a column of X already; give it another name")
     if label in protected:
-        raise ValueError(f"{label!r} names the label and a protected column; give one of them another name")
+        raise ValueError(
+            f"{label!r} names the label and a protected column; give one of them another name"
+        )
     return Table({**inputs, **parts}, label, tuple(inputs), source, positive)
 
 
@@ -122,10 +141,11 @@ def read_columns(
     only: Sequence[str] | None = None,
     threads: bool = True,
 ) -> ColumnsRead:
-    """The columns of a file, a data frame or a dict, by name. A column that is neither numbers nor text, or that occurs
-    twice with different values, raises an error when you ask for it, not before. `encoding` is that of a CSV file; it
-    is detected unless you name it, and a note says so if it is neither UTF-8 nor UTF-16. `only` names the columns of a
-    file that you need: a large file is then streamed, and only these columns are held in memory.
+    """The columns of a file, a data frame or a dict, by name. A column that is neither numbers nor
+    text, or that occurs twice with different values, raises an error when you ask for it, not
+    before. `encoding` is that of a CSV file; it is detected unless you name it, and a note says so
+    if it is neither UTF-8 nor UTF-16. `only` names the columns of a file that you need: a large
+    file is then streamed, and only these columns are held in memory.
 
     >>> read_columns({"age": [30, None], "job": ["nurse", "clerk"]})["age"]
     array([30., nan])
@@ -133,7 +153,12 @@ def read_columns(
     columns = ColumnsRead()
     if isinstance(source, str | os.PathLike):
         names, values, columns.notes, columns.header = columns_of_file(
-            Path(source), sep, _listed(missing), encoding, None if only is None else _listed(only), threads
+            Path(source),
+            sep,
+            _listed(missing),
+            encoding,
+            None if only is None else _listed(only),
+            threads,
         )
     elif isinstance(source, Mapping):
         names, values = list(source), list(source.values())
@@ -150,9 +175,13 @@ def read_columns(
     if not columns or not max(lengths.values()):
         raise ValueError(f"{_name_of(source)} has no {'rows' if columns else 'columns'}")
     if len(set(lengths.values())) > 1:
-        shortest, longest = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
+        shortest, longest = (
+            min(lengths, key=lengths.__getitem__),
+            max(lengths, key=lengths.__getitem__),
+        )
         raise ValueError(
-            f"the columns differ in length: {shortest!r} has {lengths[shortest]} rows, {longest!r} {lengths[longest]}"
+            f"the columns differ in length: {shortest!r} has {lengths[shortest]} rows, {longest!r}"
+            f" {lengths[longest]}"
         )
     return columns
 
@@ -172,12 +201,12 @@ def _add(columns: ColumnsRead, name: str, column: NDArray[Any], where: str) -> N
         del columns[name]
         values = f"{earlier[same.argmin()]!s} and {column[same.argmin()]!s}"
         columns.errors[name] = (
-            f"{where} has the column {name!r} more than once, with different values, such as {values}, in "
-            f"{marked_rows(~same)}; rename or remove one"
+            f"{where} has the column {name!r} more than once, with different values, such as"
+            f" {values}, in {marked_rows(~same)}; rename or remove one"
         )
 
 
-# Values in Python -----------------------------------------------------------------------------------------------------
+# Values in Python ---------------------------------------------------------------------------------
 
 
 def _from_frame(source: Any) -> tuple[list[str], list[Any]]:
@@ -186,7 +215,8 @@ def _from_frame(source: Any) -> tuple[list[str], list[Any]]:
         raise ValueError(f"{_name_of(source)} is lazy; collect() it first")
     if not hasattr(source, "columns"):
         raise ValueError(f"cannot read {_name_of(source)}; give {READABLE}")
-    if hasattr(source, "iloc") and not source.columns.is_unique:  # pandas allows names twice, narwhals does not
+    # pandas allows names twice, narwhals does not
+    if hasattr(source, "iloc") and not source.columns.is_unique:
         return source.columns.tolist(), [source.iloc[:, i] for i in range(source.shape[1])]
     try:
         frame = narwhals.from_native(source, eager_only=True)
@@ -212,16 +242,22 @@ def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray
         raise ValueError(f"X has {len(columns)} columns but {len(names)} names")
     twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
     if twice:
-        raise ValueError(f"X has the column {', '.join(map(repr, twice))} more than once; rename or remove one")
+        raise ValueError(
+            f"X has the column {', '.join(map(repr, twice))} more than once; rename or remove one"
+        )
     return {name: column for name, (_, column) in zip(names, columns, strict=True)}
 
 
 def _flat(y: Any) -> Any:
     """Labels of shape (rows, 1) as a vector."""
-    return y.reshape(-1) if isinstance(y, Tensor | np.ndarray) and y.ndim == 2 and y.shape[1] == 1 else y
+    return (
+        y.reshape(-1)
+        if isinstance(y, Tensor | np.ndarray) and y.ndim == 2 and y.shape[1] == 1
+        else y
+    )
 
 
-# Sentences ------------------------------------------------------------------------------------------------------------
+# Sentences ----------------------------------------------------------------------------------------
 
 
 def _name_of(source: Any) -> str:

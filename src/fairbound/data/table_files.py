@@ -1,5 +1,6 @@
-"""The columns of a CSV or parquet file, read by pyarrow: only those that are needed, and batch by batch where the file
-is large. Of a CSV file, `csv.Sniffer` finds the separator and charset-normalizer helps to find the encoding.
+"""The columns of a CSV or parquet file, read by pyarrow: only those that are needed, and batch by
+batch where the file is large. Of a CSV file, `csv.Sniffer` finds the separator and
+charset-normalizer helps to find the encoding.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ SEPARATORS = ",;\t|"
 ASCII = bytes(range(128))
 HEAD_BYTES = 1 << 16  # of a file, from which separator and header are detected
 CHUNK_BYTES = 1 << 20  # of a file, read at a time to detect its encoding
-RECOGNIZED = 0.3  # coherence with a language; above it 85 of 87 guesses were right on tables of Russian and Greek words
+# coherence with a language; above it 85 of 87 guesses were right on tables of Russian and Greek
+# words
+RECOGNIZED = 0.3
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
 PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
-MOST_UNPACKED = 50  # times its size, or STREAMED_BYTES: tables shrink to a fifth, seldom to a fiftieth
+# times its size, or STREAMED_BYTES: tables shrink to a fifth, seldom to a fiftieth
+MOST_UNPACKED = 50
 STREAMED_BYTES = 1 << 28  # a larger CSV file is read batch by batch
 BLOCK_BYTES = 1 << 24  # of a batch
 
@@ -44,10 +48,17 @@ def columns_of_file(
         table, header = _from_parquet(path, only, threads)
     else:
         file = CsvFile.of(path, sep, encoding)
-        table, header = _from_csv(file, missing, only, threads, notes), [name.strip() for name in file.header]
+        table, header = (
+            _from_csv(file, missing, only, threads, notes),
+            [name.strip() for name in file.header],
+        )
         if encoding is None and file.encoding not in ("utf-8-sig", "utf-16"):
-            notes.append(f"{path.name} is not UTF-8 text and was read as {file.encoding}; --encoding names another")
-    index = [name for name in table.column_names if name.startswith("__index_level_")]  # of a pandas frame
+            notes.append(
+                f"{path.name} is not UTF-8 text and was read as {file.encoding}; --encoding names"
+                " another"
+            )
+    # of a pandas frame
+    index = [name for name in table.column_names if name.startswith("__index_level_")]
     table = table.drop_columns(index)
     return [name.strip() for name in table.column_names], table.columns, notes, header
 
@@ -62,7 +73,9 @@ def _first_bytes(path: Path) -> bytes:
     if not start:
         raise ValueError(f"{path} is empty")
     if start in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
-        raise ValueError(f"{path} is a zip archive or an Excel file; unpack it, or save the sheet as CSV")
+        raise ValueError(
+            f"{path} is a zip archive or an Excel file; unpack it, or save the sheet as CSV"
+        )
     return start
 
 
@@ -79,10 +92,13 @@ def _from_parquet(path: Path, only: Sequence[str] | None, threads: bool) -> tupl
     parquet = need("pyarrow.parquet", "data", "Reading a parquet file")
     try:
         names = parquet.read_schema(path).names
-        return parquet.read_table(path, columns=_present(only, names), use_threads=threads), list(names)
+        return parquet.read_table(path, columns=_present(only, names), use_threads=threads), list(
+            names
+        )
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{path} is damaged or incomplete ({path.stat().st_size} bytes), or no parquet file: {_first_line(error)}"
+            f"{path} is damaged or incomplete ({path.stat().st_size} bytes), or no parquet file:"
+            f" {_first_line(error)}"
         ) from error
 
 
@@ -94,7 +110,7 @@ def _present(only: Sequence[str] | None, names: Sequence[str]) -> list[str] | No
     return wanted if wanted and len(set(map(str.strip, wanted))) == len(wanted) else None
 
 
-# CSV files ------------------------------------------------------------------------------------------------------------
+# CSV files ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -129,7 +145,8 @@ class CsvFile:
         return CsvFile(path, encoding, sep, next(csv.reader(lines, delimiter=sep)))
 
     def ragged(self) -> str:
-        """The first line whose fields are more or fewer than the columns; empty where there is none."""
+        """The first line whose fields are more or fewer than the columns; empty where there is
+        none."""
         with io.TextIOWrapper(_opened(self.path), self.encoding, "replace", newline="") as file:
             rows, lines_before = csv.reader(file, delimiter=self.sep), 0
             for row in rows:
@@ -149,7 +166,8 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 class _Unpacked(gzip.GzipFile):
-    """A .gz file that is refused where it grows too large: a few bytes may unpack to more than the memory holds."""
+    """A .gz file that is refused where it grows too large: a few bytes may unpack to more than the
+    memory holds."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -164,15 +182,17 @@ class _Unpacked(gzip.GzipFile):
     def _checked(self, block: bytes) -> bytes:
         if self.tell() > self.most:
             raise ValueError(
-                f"{self.path} unpacks to more than {self.most >> 20:,} MB, over {MOST_UNPACKED} times its size; if you "
-                "trust it, unpack it yourself (gunzip) and name the unpacked file"
+                f"{self.path} unpacks to more than {self.most >> 20:,} MB, over {MOST_UNPACKED}"
+                " times its size; if you trust it, unpack it yourself (gunzip) and name the"
+                " unpacked file"
             )
         return block
 
 
 def _encoding_of(file: IO[bytes]) -> str:
-    """UTF-8 or UTF-16 where the bytes are that; else an encoding in which charset-normalizer recognizes a language that
-    is not Western; else latin-1, or cp1252 if the file has characters that latin-1 lacks."""
+    """UTF-8 or UTF-16 where the bytes are that; else an encoding in which charset-normalizer
+    recognizes a language that is not Western; else latin-1, or cp1252 if the file has characters
+    that latin-1 lacks."""
     if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
     file.seek(0)
@@ -182,15 +202,24 @@ def _encoding_of(file: IO[bytes]) -> str:
             block.decode("utf-8")
         except UnicodeDecodeError:
             high = bytes({*high, *block.translate(None, ASCII)})
-            sample = sample or b"\n".join(line for line in block.splitlines() if not line.isascii())[:HEAD_BYTES]
+            sample = (
+                sample
+                or b"\n".join(line for line in block.splitlines() if not line.isascii())[
+                    :HEAD_BYTES
+                ]
+            )
     if not high:
         return "utf-8-sig"
-    matches = need("charset_normalizer", "data", "Reading a CSV file that is not UTF-8").from_bytes(sample)
+    matches = need("charset_normalizer", "data", "Reading a CSV file that is not UTF-8").from_bytes(
+        sample
+    )
     candidates = ["cp1252", "latin-1"] if min(high) < 0xA0 else ["latin-1"]
     western = any("cp1252" in match.could_be_from_charset for match in matches)
     if (guess := matches.best()) and not western and guess.coherence > RECOGNIZED:
         candidates.insert(0, guess.encoding)
-    return next(encoding for encoding in candidates if "\ufffd" not in high.decode(encoding, "replace"))
+    return next(
+        encoding for encoding in candidates if "\ufffd" not in high.decode(encoding, "replace")
+    )
 
 
 def _separator_of(lines: Sequence[str]) -> str:
@@ -201,15 +230,24 @@ def _separator_of(lines: Sequence[str]) -> str:
 
 
 def _from_csv(
-    file: CsvFile, missing: Sequence[str], only: Sequence[str] | None, threads: bool, notes: list[str]
+    file: CsvFile,
+    missing: Sequence[str],
+    only: Sequence[str] | None,
+    threads: bool,
+    notes: list[str],
 ) -> Any:
-    """By pyarrow: pandas would fill short rows with NaN, rename a column that is there twice, and type it by chunks."""
+    """By pyarrow: pandas would fill short rows with NaN, rename a column that is there twice, and
+    type it by chunks."""
     arrow_csv = need("pyarrow.csv", "data", "Reading a CSV file")
-    marks = [*missing, *(" " + mark for mark in missing)]  # "1, ?, 2": a space after the comma is no part of the value
+    # "1, ?, 2": a space after the comma is no part of the value
+    marks = [*missing, *(" " + mark for mark in missing)]
     wanted = _present(only, file.header)
-    utf8 = codecs.lookup(file.encoding).name in ("utf-8", "utf-8-sig")  # which arrow reads without conversion
+    # which arrow reads without conversion
+    utf8 = codecs.lookup(file.encoding).name in ("utf-8", "utf-8-sig")
     options: dict[str, Any] = {
-        "read_options": arrow_csv.ReadOptions(encoding="utf8" if utf8 else file.encoding, use_threads=threads),
+        "read_options": arrow_csv.ReadOptions(
+            encoding="utf8" if utf8 else file.encoding, use_threads=threads
+        ),
         "parse_options": arrow_csv.ParseOptions(delimiter=file.sep, newlines_in_values=True),
         "convert_options": arrow_csv.ConvertOptions(
             null_values=marks, strings_can_be_null=True, include_columns=wanted
@@ -230,11 +268,14 @@ def _from_csv(
 
 
 def _streamed(file: CsvFile, options: dict[str, Any]) -> Any:
-    """The wanted columns of a large file, batch by batch, so that nothing else of it is held in memory; None where the
-    file is small, or where a later batch has other values than the first, which decides the types."""
+    """The wanted columns of a large file, batch by batch, so that nothing else of it is held in
+    memory; None where the file is small, or where a later batch has other values than the first,
+    which decides the types.
+    """
     arrow, arrow_csv = need("pyarrow", "data", ""), need("pyarrow.csv", "data", "")
     with _opened(file.path) as lines:
-        size = file.path.stat().st_size * (5 if isinstance(lines, gzip.GzipFile) else 1)  # tables shrink so
+        # tables shrink so
+        size = file.path.stat().st_size * (5 if isinstance(lines, gzip.GzipFile) else 1)
         if size <= STREAMED_BYTES:
             return None
         options["read_options"].block_size = BLOCK_BYTES
@@ -255,10 +296,17 @@ def _cleaned(table: Any, file: CsvFile, notes: list[str]) -> Any:
             text = compute.utf8_trim_whitespace(table.column(i))
             known = compute.any(compute.is_valid(text)).as_py()
             if known and compute.all(compute.match_substring_regex(text, PERCENT)).as_py():
-                digits = compute.replace_substring(compute.replace_substring_regex(text, r"\s?%", ""), ",", ".")
+                digits = compute.replace_substring(
+                    compute.replace_substring_regex(text, r"\s?%", ""), ",", "."
+                )
                 column = compute.divide(digits.cast(arrow.float64()), 100.0)
-                notes.append(f"the column {field.name.strip()!r} has percentages: 45% was read as 0.45")
-            elif file.sep != "," and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py():
+                notes.append(
+                    f"the column {field.name.strip()!r} has percentages: 45% was read as 0.45"
+                )
+            elif (
+                file.sep != ","
+                and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py()
+            ):
                 column = compute.replace_substring(text, ",", ".").cast(arrow.float64())
             else:
                 column = text
@@ -266,7 +314,7 @@ def _cleaned(table: Any, file: CsvFile, notes: list[str]) -> Any:
     return table
 
 
-# Sentences ------------------------------------------------------------------------------------------------------------
+# Sentences ----------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -281,7 +329,10 @@ def _reading(path: Path, encoding: str = "UTF-8") -> Iterator[None]:
 
 
 def _wrong_encoding(path: Path, encoding: str) -> str:
-    return f"{path} is not {encoding} text; name its encoding, such as latin-1, cp1252 or utf-16 (encoding, --encoding)"
+    return (
+        f"{path} is not {encoding} text; name its encoding, such as latin-1, cp1252 or utf-16"
+        " (encoding, --encoding)"
+    )
 
 
 def _first_line(error: Exception) -> str:

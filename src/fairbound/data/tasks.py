@@ -1,11 +1,14 @@
 """The five prediction tasks of Folktables on the American Community Survey, as data.
 
-    keep the rows where every filter holds;  label = rule(label column);  group = RAC1P;  empty fields get a number
+    keep the rows where every filter holds;  label = rule(label column);  group = RAC1P;
+            empty fields get a number
 
-Reference: Ding, Hardt, Miller and Schmidt, "Retiring Adult: New Datasets for Fair Machine Learning", NeurIPS 2021.
-Rows, columns and labels are those of the package folktables 0.0.12, which the tests compare with, value for value.
+Reference: Ding, Hardt, Miller and Schmidt, "Retiring Adult: New Datasets for Fair Machine
+Learning", NeurIPS 2021. Rows, columns and labels are those of the package folktables 0.0.12, which
+the tests compare with, value for value.
 
-Differs from the paper, as the package does: `Employment` keeps all ages (the paper: between 16 and 90).
+Differs from the paper, as the package does: `Employment` keeps all ages (the paper: between 16 and
+90).
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from fairbound.data.where import holds, names_in
 
 Column = NDArray[Any]  # (rows,) numbers; NaN: the field was empty
 
-# The fill of empty fields. Folktables means to write -1 and writes 0: it calls `np.nan_to_num(x, -1)`, whose second
-# argument is `copy`, so that NaN becomes the default 0. All published results have the 0 in them.
+# The fill of empty fields. Folktables means to write -1 and writes 0: it calls `np.nan_to_num(x,
+# -1)`, whose second argument is `copy`, so that NaN becomes the default 0. All published results
+# have the 0 in them.
 HISTORICAL = 0
 
 
@@ -45,7 +49,11 @@ class CensusTask:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column of the person file that the task reads."""
-        return tuple(dict.fromkeys((*self.features, self.group, *names_in(self.filters), *names_in(self.positive))))
+        return tuple(
+            dict.fromkeys(
+                (*self.features, self.group, *names_in(self.filters), *names_in(self.positive))
+            )
+        )
 
 
 _TASKS = (  # name, label, when it is 1, which rows, features
@@ -68,7 +76,10 @@ _TASKS = (  # name, label, when it is 1, which rows, features
         "MIG_IS_1",
         "MIG == 1",
         "AGEP > 18 and AGEP < 35",
-        "AGEP SCHL MAR SEX DIS ESP CIT MIL ANC NATIVITY RELP DEAR DEYE DREM RAC1P GCL COW ESR WKHP JWMNP PINCP",
+        (
+            "AGEP SCHL MAR SEX DIS ESP CIT MIL ANC NATIVITY RELP DEAR DEYE DREM RAC1P GCL COW ESR"
+            " WKHP JWMNP PINCP"
+        ),
     ),
     (
         "Employment",
@@ -91,7 +102,8 @@ TASKS: Mapping[str, CensusTask] = MappingProxyType(
         for name, label, positive, filters, features in _TASKS
     }
 )
-CARRIED = ("ST", "PWGTP")  # besides the features, where the rows have them: the state, and the survey weight
+# besides the features, where the rows have them: the state, and the survey weight
+CARRIED = ("ST", "PWGTP")
 
 
 def task_of(name: str | CensusTask) -> CensusTask:
@@ -107,13 +119,22 @@ def task_of(name: str | CensusTask) -> CensusTask:
     return TASKS[name]
 
 
-def apply(task: str | CensusTask, rows: Any, missing: int | None = HISTORICAL, source: str = "rows") -> Table:
-    """The task's table, from rows in the form of the person file: a mapping of columns, or a data frame.
+def apply(
+    task: str | CensusTask, rows: Any, missing: int | None = HISTORICAL, source: str = "rows"
+) -> Table:
+    """The task's table, from rows in the form of the person file: a mapping of columns, or a data
+    frame.
 
-    `missing` is written where a feature's field was empty: 0 as in published results, -1 as Folktables intends, None
-    leaves NaN.
+    `missing` is written where a feature's field was empty: 0 as in published results, -1 as
+    Folktables intends, None leaves NaN.
 
-    >>> rows = {"AGEP": [30, 12], "PINCP": [60_000, None], "WKHP": [40, None], "PWGTP": [9, 9], "COW": [1, None]}
+    >>> rows = {
+    ...     "AGEP": [30, 12],
+    ...     "PINCP": [60_000, None],
+    ...     "WKHP": [40, None],
+    ...     "PWGTP": [9, 9],
+    ...     "COW": [1, None],
+    ... }
     >>> rows |= dict.fromkeys(["SCHL", "MAR", "OCCP", "POBP", "RELP", "SEX", "RAC1P"], [1, 1])
     >>> table = apply("Income", rows)
     >>> table.rows, table.columns["PINCP_GT_50K"]
@@ -122,15 +143,27 @@ def apply(task: str | CensusTask, rows: Any, missing: int | None = HISTORICAL, s
     task, persons = task_of(task), read_columns(rows)
     absent = [name for name in task.columns if name not in persons]
     if absent:
-        raise ValueError(f"{task.name} needs columns that the rows do not have: {describe_absent(absent, persons)}")
+        raise ValueError(
+            f"{task.name} needs columns that the rows do not have:"
+            f" {describe_absent(absent, persons)}"
+        )
     carried = [name for name in CARRIED if name in persons]
-    columns = {name: numbers(name, persons[name]) for name in dict.fromkeys((*task.columns, *carried))}
+    columns = {
+        name: numbers(name, persons[name]) for name in dict.fromkeys((*task.columns, *carried))
+    }
     if task.filters:
         meets = holds(task.filters, columns)
         columns = {name: column[meets] for name, column in columns.items()}
-    table = {name: fill(columns[name], missing) for name in dict.fromkeys((*task.features, *carried, task.group))}
+    table = {
+        name: fill(columns[name], missing)
+        for name in dict.fromkeys((*task.features, *carried, task.group))
+    }
     return Table(
-        {**table, task.label: holds(task.positive, columns)}, task.label, task.features, source, missing=missing
+        {**table, task.label: holds(task.positive, columns)},
+        task.label,
+        task.features,
+        source,
+        missing=missing,
     )
 
 
@@ -138,7 +171,9 @@ def describe_absent(absent: Sequence[str], names: Iterable[str]) -> str:
     """Absent columns, each with the closest of the names: "RELP (closest: RELSHIPP)"."""
     names = list(names)
     close = {name: get_close_matches(name, names, n=2, cutoff=0.6) for name in absent}
-    return ", ".join(name + (f" (closest: {', '.join(close[name])})" if close[name] else "") for name in absent)
+    return ", ".join(
+        name + (f" (closest: {', '.join(close[name])})" if close[name] else "") for name in absent
+    )
 
 
 def fill(column: Column, missing: int | None) -> Column:
@@ -149,7 +184,8 @@ def fill(column: Column, missing: int | None) -> Column:
     """
     if column.dtype.kind == "f" and missing is not None:
         column = np.where(np.isnan(column), missing, column)
-    if column.dtype.kind == "f" and not np.array_equal(column, np.rint(column)):  # NaN is unequal to itself
+    # NaN is unequal to itself
+    if column.dtype.kind == "f" and not np.array_equal(column, np.rint(column)):
         return column
     return column.astype(np.int64)
 
@@ -161,4 +197,6 @@ def numbers(name: str, column: Column) -> Column:
     try:
         return column.astype(np.int64 if column.dtype.kind == "b" else np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"column {name} must hold numbers ({error}); PUMS codes are numbers, empty is NaN") from error
+        raise ValueError(
+            f"column {name} must hold numbers ({error}); PUMS codes are numbers, empty is NaN"
+        ) from error

@@ -1,4 +1,5 @@
-"""Conditions that choose the rows of a table, such as "race in ('A', 'B') and age >= 18": those of pandas' `query`."""
+"""Conditions that choose the rows of a table, such as "race in ('A', 'B') and age >= 18": those of
+pandas' `query`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 from fairbound._utils.optional import need
 from fairbound.constraints.subgroups import column_named, is_missing
 
-FORM = "write it as in \"race in ('A', 'B') and age >= 18\", with names that hold spaces between backticks"
+FORM = (
+    "write it as in \"race in ('A', 'B') and age >= 18\", with names that hold spaces between"
+    " backticks"
+)
 
 
 def names_in(condition: str) -> list[str]:
@@ -29,7 +33,10 @@ def names_in(condition: str) -> list[str]:
 def rows_where(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """(rows,) where the condition holds, which must be somewhere.
 
-    >>> rows_where("sex == 'f' and 18 <= age < 65", {"sex": np.array(["f", "m"]), "age": np.array([30, 40])})
+    >>> rows_where(
+    ...     "sex == 'f' and 18 <= age < 65",
+    ...     {"sex": np.array(["f", "m"]), "age": np.array([30, 40])},
+    ... )
     array([ True, False])
     """
     chosen = holds(condition, columns)
@@ -45,10 +52,15 @@ def holds(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.boo
     if re.search(r"[^=!<>]=[^=]", condition):
         raise ValueError(f"the condition {condition!r} has one =; equality is written ==")
     try:
-        rows = np.asarray(need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python"))
+        rows = np.asarray(
+            need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python")
+        )
     except (SyntaxError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-        why = f" ({error})" if isinstance(error, TypeError) else ""  # a number is compared with text
+        # a number is compared with text
+        why = f" ({error})" if isinstance(error, TypeError) else ""
         raise ValueError(f"the condition {condition!r} cannot be read{why}; {FORM}") from error
     if rows.dtype != bool or not values:
         raise ValueError(f"the condition {condition!r} compares nothing; {FORM}")
-    return np.asarray(rows & ~np.logical_or.reduce([is_missing(column) for column in values.values()]))
+    return np.asarray(
+        rows & ~np.logical_or.reduce([is_missing(column) for column in values.values()])
+    )

@@ -13,7 +13,8 @@ from torch import Tensor
 from fairbound.constraints.subgroups import is_missing
 
 MAX_GROUPS = 500  # whose pairs still fit in memory
-MAX_SMALL_GROUPS = 20  # groups that may be small: beyond, a column with small groups holds numbers, not groups
+# groups that may be small: beyond, a column with small groups holds numbers, not groups
+MAX_SMALL_GROUPS = 20
 MIN_GROUP_SIZE = 10  # mean number of examples in a group that is not small
 SUBGROUPS = ("intersectional", "marginal", "both")
 
@@ -29,13 +30,20 @@ class GroupColumn:
     @staticmethod
     def fit(table: NDArray[Any], columns: tuple[int, ...]) -> GroupColumn:
         """The groups of a table of text (N, columns)."""
-        groups = sorted({tuple(row) for row in table[:, columns].tolist()}, key=lambda group: (", ".join(group), group))
-        if len(groups) > MAX_GROUPS or (len(groups) > MAX_SMALL_GROUPS and len(table) < MIN_GROUP_SIZE * len(groups)):
+        groups = sorted(
+            {tuple(row) for row in table[:, columns].tolist()},
+            key=lambda group: (", ".join(group), group),
+        )
+        if len(groups) > MAX_GROUPS or (
+            len(groups) > MAX_SMALL_GROUPS and len(table) < MIN_GROUP_SIZE * len(groups)
+        ):
             raise ValueError(
-                f"sensitive_features has {len(groups):,} different entries for {len(table):,} examples; bin it into a "
-                "few groups"
+                f"sensitive_features has {len(groups):,} different entries for {len(table):,}"
+                " examples; bin it into a few groups"
             )
-        return GroupColumn(columns, {group: code for code, group in enumerate(groups)}, _names(groups))
+        return GroupColumn(
+            columns, {group: code for code, group in enumerate(groups)}, _names(groups)
+        )
 
     def codes(self, table: NDArray[Any]) -> Tensor:
         """(N,) the number of every example's group."""
@@ -43,8 +51,8 @@ class GroupColumn:
         unknown = next((row for row in rows if row not in self.entries), None)
         if unknown is not None:
             raise ValueError(
-                f"sensitive_features has the group {', '.join(unknown)!r}, which fit has not seen; its groups are "
-                f"{list(self.names)[:20]}"
+                f"sensitive_features has the group {', '.join(unknown)!r}, which fit has not seen;"
+                f" its groups are {list(self.names)[:20]}"
             )
         return torch.tensor([self.entries[row] for row in rows], dtype=torch.int64)
 
@@ -67,31 +75,42 @@ class GroupEncoder:
         """From one entry, or one row of entries, for each example."""
         table, names = _table(sensitive, examples)
         every = tuple(range(len(names)))
-        single: list[tuple[int, ...]] = [(j,) for j in every] if subgroups != "intersectional" else []
-        wanted = [*single, every] if subgroups != "marginal" and len(names) > 1 else single or [every]
-        return GroupEncoder({" x ".join(names[j] for j in part): GroupColumn.fit(table, part) for part in wanted})
+        single: list[tuple[int, ...]] = (
+            [(j,) for j in every] if subgroups != "intersectional" else []
+        )
+        wanted = (
+            [*single, every] if subgroups != "marginal" and len(names) > 1 else single or [every]
+        )
+        return GroupEncoder(
+            {" x ".join(names[j] for j in part): GroupColumn.fit(table, part) for part in wanted}
+        )
 
     def transform(self, sensitive: Any, examples: int) -> dict[str, Tensor]:
         """(N,) the number of every example's group, by column."""
         table, _ = _table(sensitive, examples)
         width = 1 + max(j for column in self.columns.values() for j in column.columns)
         if table.shape[1] != width:
-            raise ValueError(f"sensitive_features has {table.shape[1]} columns, and fit was given {width}")
+            raise ValueError(
+                f"sensitive_features has {table.shape[1]} columns, and fit was given {width}"
+            )
         return {name: column.codes(table) for name, column in self.columns.items()}
 
 
 def _table(sensitive: Any, examples: int) -> tuple[NDArray[Any], list[str]]:
     """(N, columns) of text, and the names of the columns."""
     # as objects: numpy would turn a missing entry among strings into the string 'nan'
-    columns = np.asarray(sensitive.to_numpy() if hasattr(sensitive, "to_numpy") else sensitive, dtype=object)
+    columns = np.asarray(
+        sensitive.to_numpy() if hasattr(sensitive, "to_numpy") else sensitive, dtype=object
+    )
     if columns.ndim not in (1, 2) or columns.shape[0] != examples:
         raise ValueError(
-            f"sensitive_features must have one entry, or one row of entries, for each of the {examples} rows of X, "
-            f"got shape {columns.shape}"
+            "sensitive_features must have one entry, or one row of entries, for each of the"
+            f" {examples} rows of X, got shape {columns.shape}"
         )
     if is_missing(columns.reshape(-1)).any():
         raise ValueError(
-            "sensitive_features has missing entries; fill them with a category of their own, or drop those rows"
+            "sensitive_features has missing entries; fill them with a category of their own, or"
+            " drop those rows"
         )
     table = np.vectorize(str, otypes=[object])(columns.reshape(examples, -1))
     named = [str(name) for name in getattr(sensitive, "columns", range(table.shape[1]))]

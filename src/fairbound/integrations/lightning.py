@@ -1,4 +1,5 @@
-"""Constrained training with Lightning: `training_step` returns `fair.loss(losses, groups)`, a callback does the rest.
+"""Constrained training with Lightning: `training_step` returns `fair.loss(losses, groups)`, a
+callback does the rest.
 
     class Classifier(LightningModule):
         def __init__(self):
@@ -12,8 +13,8 @@
         def configure_callbacks(self):
             return [ConstrainedCallback(self.fair)]
 
-With manual optimization the same loss goes to `self.manual_backward`; a method that has no such loss (SSL-ALM) calls
-`self.fair.backward(losses, group)` in its place.
+With manual optimization the same loss goes to `self.manual_backward`; a method that has no such
+loss (SSL-ALM) calls `self.fair.backward(losses, group)` in its place.
 """
 
 from __future__ import annotations
@@ -30,16 +31,20 @@ from fairbound.integrations.torch.constrained import Constrained  # noqa: E402
 
 
 class ConstrainedCallback(Callback):
-    """The method's state in Lightning's checkpoints, its figures in the logs, and the model as the strategy wrapped it.
+    """The method's state in Lightning's checkpoints, its figures in the logs, and the model as the
+    strategy wrapped it.
 
     Args:
         fair: the `Constrained` whose `loss` the module returns.
-        log: whether constraints, multipliers and forces are logged, every `log_every_n_steps` optimizer steps.
+        log: whether constraints, multipliers and forces are logged, every `log_every_n_steps`
+            optimizer steps.
     """
 
     def __init__(self, fair: Constrained, *, log: bool = True) -> None:
         if not isinstance(fair, Constrained):
-            raise TypeError(f"ConstrainedCallback takes a fairbound.Constrained, got {type(fair).__name__}")
+            raise TypeError(
+                f"ConstrainedCallback takes a fairbound.Constrained, got {type(fair).__name__}"
+            )
         self.fair, self.logs = fair, log
         self._logged = 0  # optimizer steps at the last record
 

@@ -1,4 +1,5 @@
-"""Constrained training with the Trainer of Transformers: `ConstrainedTrainer`, and a column of groups in the dataset.
+"""Constrained training with the Trainer of Transformers: `ConstrainedTrainer`, and a column of
+groups in the dataset.
 
 fair = Constrained(model, constraints.pairwise_loss_parity(["A", "B"], bound=0.02))
 trainer = ConstrainedTrainer(model=model, args=args, train_dataset=data, fair=fair, groups="group")
@@ -29,13 +30,15 @@ STATE_NAME = "constrained.pt"  # in a checkpoint's folder
 
 
 class ConstrainedTrainer(Trainer):
-    """Trainer with the loss of `Constrained`; its checkpoints have the method's state, its logs the multipliers.
+    """Trainer with the loss of `Constrained`; its checkpoints have the method's state, its logs the
+    multipliers.
 
     Args:
         args, kwargs: those of Trainer. `compute_loss_func` is refused: override `example_losses`.
         fair: the `Constrained` of the same model.
         groups: the column of groups in the batches, or several that constraints name with by=.
-        objective: the column that is True for the examples of the objective; all of them if not given.
+        objective: the column that is True for the examples of the objective; all of them if not
+            given.
     """
 
     def __init__(
@@ -48,58 +51,73 @@ class ConstrainedTrainer(Trainer):
     ) -> None:
         if kwargs.get("compute_loss_func") is not None:
             raise ValueError(
-                "ConstrainedTrainer needs per-example losses, and compute_loss_func gives their mean; override "
-                "example_losses(outputs, labels) in a subclass"
+                "ConstrainedTrainer needs per-example losses, and compute_loss_func gives their"
+                " mean; override example_losses(outputs, labels) in a subclass"
             )
         self.group_columns = [groups] if isinstance(groups, str) else list(groups)
         self.objective_column = objective
         self.columns = self.group_columns + ([] if objective is None else [objective])
         super().__init__(*args, **kwargs)
         self.fair = fair
-        self.model_accepts_loss_kwargs = False  # this loss is a mean, to be divided by the number of accumulated ones
+        # this loss is a mean, to be divided by the number of accumulated ones
+        self.model_accepts_loss_kwargs = False
         self.add_callback(_Prepare(self))
 
     def example_losses(self, outputs: Any, labels: Tensor) -> Tensor:
-        """(B,) the loss of every example: cross-entropy of (B, classes) logits. Override it for another loss."""
+        """(B,) the loss of every example: cross-entropy of (B, classes) logits. Override it for
+        another loss."""
         if outputs.logits.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
             raise ValueError(
-                f"cross-entropy takes logits (B, classes) and labels (B,) of whole numbers, got "
-                f"{tuple(outputs.logits.shape)} and {labels.dtype} {tuple(labels.shape)}; override "
-                "example_losses(outputs, labels) in a subclass of ConstrainedTrainer, one loss for every example"
+                "cross-entropy takes logits (B, classes) and labels (B,) of whole numbers, got"
+                f" {tuple(outputs.logits.shape)} and {labels.dtype} {tuple(labels.shape)}; override"
+                " example_losses(outputs, labels) in a subclass of ConstrainedTrainer, one loss"
+                " for every example"
             )
         smoothing = self.args.label_smoothing_factor
-        return cross_entropy(outputs.logits.float(), labels, reduction="none", label_smoothing=smoothing)
+        return cross_entropy(
+            outputs.logits.float(), labels, reduction="none", label_smoothing=smoothing
+        )
 
     def compute_loss(
-        self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
-        """The mean loss; in training its gradient is the method's direction. Evaluation needs no groups."""
+        """The mean loss; in training its gradient is the method's direction. Evaluation needs no
+        groups."""
         inputs, training = dict(inputs), torch.is_grad_enabled()
         columns = {name: inputs.pop(name, None) for name in self.columns}
         labels = inputs.pop(self.label_names[0] if self.label_names else "labels", None)
         missing = [name for name, column in columns.items() if column is None and training]
         if missing or labels is None:
             raise ValueError(
-                f"the batch has no column {missing[0] if missing else 'labels'!r}, only {sorted(inputs)}; add it to "
-                "the dataset, and let the collator keep it"
+                f"the batch has no column {missing[0] if missing else 'labels'!r}, only"
+                f" {sorted(inputs)}; add it to the dataset, and let the collator keep it"
             )
         outputs = model(**inputs)
         losses = self.example_losses(outputs, labels)
         if not training:
             return (losses.mean(), outputs) if return_outputs else losses.mean()
         objective = None if self.objective_column is None else columns.pop(self.objective_column)
-        loss = self.fair.loss(losses, columns, labels=labels, outputs=outputs.logits.float(), objective=objective)
+        loss = self.fair.loss(
+            losses, columns, labels=labels, outputs=outputs.logits.float(), objective=objective
+        )
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """With constraints, multipliers and forces beside the training loss."""
         super().log(logs | self.fair.log_values() if "loss" in logs else logs, *args, **kwargs)
 
-    # What Trainer keeps private: the columns that it does not remove, and the state beside that of the optimizer
+    # What Trainer keeps private: the columns that it does not remove, and the state beside that of
+    # the optimizer
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        self._signature_columns += [name for name in self.columns if name not in self._signature_columns]
+        self._signature_columns += [
+            name for name in self.columns if name not in self._signature_columns
+        ]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
@@ -115,7 +133,8 @@ class ConstrainedTrainer(Trainer):
             self.fair.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         else:
             warnings.warn(
-                f"the checkpoint {checkpoint} has no {STATE_NAME}: the method starts anew, with its first multipliers",
+                f"the checkpoint {checkpoint} has no {STATE_NAME}: the method starts anew, with its"
+                " first multipliers",
                 UserWarning,
                 stacklevel=2,
             )

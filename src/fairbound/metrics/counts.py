@@ -1,7 +1,8 @@
 """One table of group x label x prediction, from which every count-based metric follows.
 
-Examples may come batch by batch, weighted, with groups that some or all batches lack: tables add up, and a group
-without examples is a row of zeros, whose rates are undefined (masked), never NaN and never another group's.
+Examples may come batch by batch, weighted, with groups that some or all batches lack: tables add
+up, and a group without examples is a row of zeros, whose rates are undefined (masked), never NaN
+and never another group's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# A rate is a share of cells [label, prediction]: the cells that count, out of the cells in the denominator.
+# A rate is a share of cells [label, prediction]: the cells that count, out of the cells in the
+# denominator.
 RATES: dict[str, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]] = {
     "base_rate": (((1, 0), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
     "positive_rate": (((0, 1), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
@@ -72,10 +74,21 @@ class Counts:
     examples: Tensor  # (G, 2, 2) int64
 
     @staticmethod
-    def of(labels: Any, predictions: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Counts:
-        """The table of some examples. Labels and predictions are 0 or 1; groups are numbered 0, 1, ... (-1: in none)
-        and `names` gives theirs, absent ones included."""
-        y, p, g = as_binary(labels, "labels"), as_binary(predictions, "predictions"), as_numbers(groups)
+    def of(
+        labels: Any,
+        predictions: Any,
+        groups: Any,
+        *,
+        weights: Any = None,
+        names: Sequence[str] = (),
+    ) -> Counts:
+        """The table of some examples. Labels and predictions are 0 or 1; groups are numbered 0, 1,
+        ... (-1: in none) and `names` gives theirs, absent ones included."""
+        y, p, g = (
+            as_binary(labels, "labels"),
+            as_binary(predictions, "predictions"),
+            as_numbers(groups),
+        )
         names = group_names(g, names)
         same_length(labels=y, predictions=p, groups=g)
         cell = (g * 4).add_(y, alpha=2).add_(p)
@@ -96,18 +109,23 @@ class Counts:
 
     @staticmethod
     def from_cells(cells: dict[str, tuple[float, float, float, float]]) -> Counts:
-        """From published numbers: name -> (false positives, true negatives, false negatives, true positives)."""
-        weight = torch.tensor([[[tn, fp], [fn, tp]] for fp, tn, fn, tp in cells.values()], dtype=torch.float64)
+        """From published numbers: name -> (false positives, true negatives, false negatives, true
+        positives)."""
+        weight = torch.tensor(
+            [[[tn, fp], [fn, tp]] for fp, tn, fn, tp in cells.values()], dtype=torch.float64
+        )
         return Counts(tuple(cells), weight, weight, weight.long())
 
     def __add__(self, other: Counts) -> Counts:
-        """Both together; groups are matched by name, and those that one lacks count as empty there."""
+        """Both together; groups are matched by name, and those that one lacks count as empty
+        there."""
         names = tuple(dict.fromkeys((*self.names, *other.names)))
         parts = zip(self._among(names), other._among(names), strict=True)
         return Counts(names, *(mine + theirs for mine, theirs in parts))
 
     def _among(self, names: Sequence[str]) -> list[Tensor]:
-        """Weight, squares and examples with these groups, in this order; zeros for those that the table lacks."""
+        """Weight, squares and examples with these groups, in this order; zeros for those that the
+        table lacks."""
         place = {name: i for i, name in enumerate(names)}
         at = torch.tensor([place[name] for name in self.names], dtype=torch.long)
         parts = self.weight, self.squares, self.examples
@@ -125,7 +143,9 @@ class Counts:
         for i, (_, members) in enumerate(blocks):
             picks[i, list(members)] = 1.0
         parts = self.weight, self.squares, self.examples
-        weight, squares, examples = (torch.einsum("bg,gyp->byp", picks, part.double()) for part in parts)
+        weight, squares, examples = (
+            torch.einsum("bg,gyp->byp", picks, part.double()) for part in parts
+        )
         return Counts(tuple(name for name, _ in blocks), weight, squares, examples.long())
 
     def overall(self) -> Counts:
@@ -148,7 +168,8 @@ class Counts:
             raise ValueError(f"no rate is called {name!r}; there are {', '.join(NAMES)}")
         rates, at = self.rates(), NAMES.index(name)
         return tuple(
-            v if ok else None for v, ok in zip(rates.values[at].tolist(), rates.defined[at].tolist(), strict=True)
+            v if ok else None
+            for v, ok in zip(rates.values[at].tolist(), rates.defined[at].tolist(), strict=True)
         )
 
     def sizes(self) -> Tensor:
@@ -158,8 +179,10 @@ class Counts:
 
 def _effective(rate: Tensor, total: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
     """How many unweighted examples would give the rate the same variance: p (1-p) / Var, where
-    Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; but no more than Kish's (sum w)^2 / sum w^2, because Var
-    is itself estimated, from few heavy examples, and too small where these happen to be on one side."""
+    Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; but no more than Kish's (sum w)^2 /
+    sum w^2, because Var is itself estimated, from few heavy examples, and too small where these
+    happen to be on one side.
+    """
     tiny = torch.finfo(total.dtype).tiny
     kish = total.square() / (squares_in + squares_out).clamp(min=tiny)
     spread = (1 - rate).square() * squares_in + rate.square() * squares_out
@@ -172,14 +195,18 @@ def as_vector(values: Any) -> Tensor:
     if tensor.ndim == 2 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
     if tensor.ndim != 1:
-        raise ValueError(f"expected one number per example, got an array of shape {tuple(tensor.shape)}")
+        raise ValueError(
+            f"expected one number per example, got an array of shape {tuple(tensor.shape)}"
+        )
     return tensor.detach()
 
 
 def _from_array(array: NDArray[Any]) -> Tensor:
     """A tensor of a numpy array of any layout; lists of numbers arrive here in float64."""
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"expected numbers, got {array.dtype} such as {array.ravel()[:1].tolist()}")
+        raise ValueError(
+            f"expected numbers, got {array.dtype} such as {array.ravel()[:1].tolist()}"
+        )
     if array.dtype.kind == "u":
         array = array.astype(np.int64)
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
@@ -193,11 +220,15 @@ def as_binary(values: Any, what: str) -> Tensor:
         return tensor.long()
     whole = tensor.long()
     low, high = whole.aminmax()
-    if int(low) < 0 or int(high) > 1 or (tensor.is_floating_point() and bool((whole != tensor).any())):
+    if (
+        int(low) < 0
+        or int(high) > 1
+        or (tensor.is_floating_point() and bool((whole != tensor).any()))
+    ):
         wrong = tensor[(whole < 0) | (whole > 1) | (whole != tensor)]
         raise ValueError(
-            f"{what} must be 0 or 1, found {wrong[0].item():g} ({wrong.numel()} of {tensor.numel()} examples); "
-            "threshold scores first, and encode classes as 0 and 1"
+            f"{what} must be 0 or 1, found {wrong[0].item():g} ({wrong.numel()} of {tensor.numel()}"
+            " examples); threshold scores first, and encode classes as 0 and 1"
         )
     return whole
 
@@ -207,7 +238,9 @@ def as_numbers(groups: Any) -> Tensor:
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise ValueError(f"groups must be numbered 0, 1, ... (-1: in no group), got {tensor.dtype}")
     if tensor.numel() and int(tensor.min()) < -1:
-        raise ValueError(f"groups must be numbered 0, 1, ... (-1: in no group), found {int(tensor.min())}")
+        raise ValueError(
+            f"groups must be numbered 0, 1, ... (-1: in no group), found {int(tensor.min())}"
+        )
     return tensor.long()
 
 
@@ -216,8 +249,8 @@ def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
     if not names:
         if highest > 1_000 + 10 * groups.numel():
             raise ValueError(
-                f"groups go up to {highest} in {groups.numel()} examples; number them 0, 1, ... (as "
-                "Intersection.group() does)"
+                f"groups go up to {highest} in {groups.numel()} examples; number them 0, 1, ... (as"
+                " Intersection.group() does)"
             )
         return [str(i) for i in range(highest + 1)]
     if highest >= len(names):
@@ -245,7 +278,8 @@ def as_weights(weights: Any) -> Tensor:
 def examples_in_groups(
     values: Any, groups: Any, weights: Any, names: Sequence[str], what: str
 ) -> tuple[Tensor, Tensor, Tensor, tuple[str, ...]]:
-    """Finite numbers of the examples that are in a group, in float64 on the CPU, with groups, weights and names."""
+    """Finite numbers of the examples that are in a group, in float64 on the CPU, with groups,
+    weights and names."""
     numbers, g = as_vector(values).double().cpu(), as_numbers(groups).cpu()
     if not bool(torch.isfinite(numbers).all()):
         raise ValueError(f"{int((~torch.isfinite(numbers)).sum())} {what} are NaN or infinite")
@@ -260,4 +294,6 @@ def examples_in_groups(
 def same_length(**columns: Sized) -> None:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError("lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items()))
+        raise ValueError(
+            "lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items())
+        )

@@ -1,11 +1,12 @@
-"""Fairness metrics of predictions, each published definition under its own name, each with an interval.
+"""Fairness metrics of predictions, each published definition under its own name, each with an
+interval.
 
-Everything here follows from the table of group x label x prediction (`Counts`). `METRICS` has the definitions with
-their words and sources, docs/background/metrics.md their formulas.
+Everything here follows from the table of group x label x prediction (`Counts`). `METRICS` has the
+definitions with their words and sources, docs/background/metrics.md their formulas.
 
-Groups without examples are skipped, and so is a rate without examples in its mean or maximum. With fewer
-than two groups a comparison is undefined (None). A new metric is one entry of METRICS: audits, their JSON, their text
-and their page then have it.
+Groups without examples are skipped, and so is a rate without examples in its mean or maximum. With
+fewer than two groups a comparison is undefined (None). A new metric is one entry of METRICS:
+audits, their JSON, their text and their page then have it.
 """
 
 from __future__ import annotations
@@ -39,14 +40,16 @@ from fairbound.metrics.intervals import (
 )
 
 Form = Callable[[Sequence[Tensor]], Tensor]  # rates, each (..., G) -> (...)
-Kind = Literal["rate", "signed", "gap", "largest", "ratio"]  # largest: of all differences; ratio: least over most
+# largest: of all differences; ratio: least over most
+Kind = Literal["rate", "signed", "gap", "largest", "ratio"]
 PR, TPR, FPR = "positive_rate", "true_positive_rate", "false_positive_rate"
 PPV, FOR = "positive_predictive_value", "false_omission_rate"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A definition: which rates it reads, what it makes of them, and by which rule its interval is found."""
+    """A definition: which rates it reads, what it makes of them, and by which rule its interval is
+    found."""
 
     name: str
     rates: tuple[str, ...]  # that it compares, as in `counts.RATES`
@@ -86,61 +89,187 @@ def _others_over_reference(parts: Sequence[Tensor]) -> Tensor:
 
 PAPER, REPORTED = "the paper, Table 2", "the paper's results"
 _ALL = (
-    Metric("demographic_parity_difference", (PR,), _worst, "largest",
-           "difference in selection rate: largest minus smallest", "Fairlearn"),
-    Metric("demographic_parity_ratio", (PR,), _worst, "ratio",
-           "ratio of selection rates: smallest over largest; 1 is parity", "Fairlearn"),
-    Metric("equalized_odds_difference", (TPR, FPR), _worst, "largest",
-           "difference in true or in false positive rate, whichever is larger", "Fairlearn"),
-    Metric("equalized_odds_ratio", (TPR, FPR), _worst, "ratio",
-           "ratio of true or of false positive rates, whichever is smaller; 1 is parity", "Fairlearn"),
-    Metric("equalized_odds_difference_mean", (TPR, FPR), _sum(spread, 0.5), "gap",
-           "differences in true and in false positive rate, averaged", "Fairlearn (mean)"),
-    Metric("statistical_parity_difference", (PR,), _others_minus_reference, "signed",
-           "difference in selection rate: all others minus the reference group", "AIF360", "reference"),
-    Metric("disparate_impact", (PR,), _others_over_reference, "signed",
-           "ratio of selection rates: all others over the reference group; 1 is parity", "AIF360", "reference"),
-    Metric("equal_opportunity_difference", (TPR,), _others_minus_reference, "signed",
-           "difference in true positive rate: all others minus the reference group", "AIF360", "reference"),
-    Metric("average_odds_difference", (TPR, FPR), _others_minus_reference, "signed",
-           "differences in true and in false positive rate, averaged: all others minus the reference group",
-           "AIF360", "reference"),
-    Metric("average_absolute_odds_difference", (TPR, FPR), _sum(spread, 0.5), "gap",
-           "absolute differences in true and in false positive rate, averaged: all others against the reference group",
-           "AIF360", "reference"),
-    Metric("independence_printed", (PR,), _sum(mean_absolute), "gap",
-           "mean distance of selection rates from their mean", PAPER, most=0.5),
-    Metric("separation_printed", (TPR, FPR), _sum(mean_absolute, 0.5), "gap",
-           "mean distance of true and of false positive rates from their means, averaged", PAPER, most=0.5),
-    Metric("sufficiency_printed", (PPV, FOR), _sum(mean_absolute, 0.5), "gap",
-           "mean distance of the share with label 1 from its mean, given either prediction, averaged", PAPER, most=0.5),
-    Metric("independence_reported", (PR,), _sum(spread), "gap",
-           "difference in selection rate between two groups", REPORTED, "two"),
-    Metric("separation_reported", (TPR, FPR), _sum(spread), "gap",
-           "difference in true plus difference in false positive rate, between two groups", REPORTED, "two", most=2.0),
-    Metric("sufficiency_reported", (PPV, FOR), _sum(spread), "gap",
-           "difference in positive plus difference in negative predictive value, between two groups",
-           REPORTED, "two", most=2.0),
-    Metric("accuracy_difference", ("accuracy",), _worst, "largest",
-           "difference in accuracy: largest minus smallest", "the paper"),
-    Metric("inaccuracy", ("inaccuracy",), lambda parts: parts[0][..., 0], "rate",
-           "share of wrong predictions, over all groups", "the paper", "overall"),
-)  # fmt: skip
+    Metric(
+        "demographic_parity_difference",
+        (PR,),
+        _worst,
+        "largest",
+        "difference in selection rate: largest minus smallest",
+        "Fairlearn",
+    ),
+    Metric(
+        "demographic_parity_ratio",
+        (PR,),
+        _worst,
+        "ratio",
+        "ratio of selection rates: smallest over largest; 1 is parity",
+        "Fairlearn",
+    ),
+    Metric(
+        "equalized_odds_difference",
+        (TPR, FPR),
+        _worst,
+        "largest",
+        "difference in true or in false positive rate, whichever is larger",
+        "Fairlearn",
+    ),
+    Metric(
+        "equalized_odds_ratio",
+        (TPR, FPR),
+        _worst,
+        "ratio",
+        "ratio of true or of false positive rates, whichever is smaller; 1 is parity",
+        "Fairlearn",
+    ),
+    Metric(
+        "equalized_odds_difference_mean",
+        (TPR, FPR),
+        _sum(spread, 0.5),
+        "gap",
+        "differences in true and in false positive rate, averaged",
+        "Fairlearn (mean)",
+    ),
+    Metric(
+        "statistical_parity_difference",
+        (PR,),
+        _others_minus_reference,
+        "signed",
+        "difference in selection rate: all others minus the reference group",
+        "AIF360",
+        "reference",
+    ),
+    Metric(
+        "disparate_impact",
+        (PR,),
+        _others_over_reference,
+        "signed",
+        "ratio of selection rates: all others over the reference group; 1 is parity",
+        "AIF360",
+        "reference",
+    ),
+    Metric(
+        "equal_opportunity_difference",
+        (TPR,),
+        _others_minus_reference,
+        "signed",
+        "difference in true positive rate: all others minus the reference group",
+        "AIF360",
+        "reference",
+    ),
+    Metric(
+        "average_odds_difference",
+        (TPR, FPR),
+        _others_minus_reference,
+        "signed",
+        "differences in true and in false positive rate, averaged: all others minus the reference"
+        " group",
+        "AIF360",
+        "reference",
+    ),
+    Metric(
+        "average_absolute_odds_difference",
+        (TPR, FPR),
+        _sum(spread, 0.5),
+        "gap",
+        "absolute differences in true and in false positive rate, averaged: all others against the"
+        " reference group",
+        "AIF360",
+        "reference",
+    ),
+    Metric(
+        "independence_printed",
+        (PR,),
+        _sum(mean_absolute),
+        "gap",
+        "mean distance of selection rates from their mean",
+        PAPER,
+        most=0.5,
+    ),
+    Metric(
+        "separation_printed",
+        (TPR, FPR),
+        _sum(mean_absolute, 0.5),
+        "gap",
+        "mean distance of true and of false positive rates from their means, averaged",
+        PAPER,
+        most=0.5,
+    ),
+    Metric(
+        "sufficiency_printed",
+        (PPV, FOR),
+        _sum(mean_absolute, 0.5),
+        "gap",
+        "mean distance of the share with label 1 from its mean, given either prediction, averaged",
+        PAPER,
+        most=0.5,
+    ),
+    Metric(
+        "independence_reported",
+        (PR,),
+        _sum(spread),
+        "gap",
+        "difference in selection rate between two groups",
+        REPORTED,
+        "two",
+    ),
+    Metric(
+        "separation_reported",
+        (TPR, FPR),
+        _sum(spread),
+        "gap",
+        "difference in true plus difference in false positive rate, between two groups",
+        REPORTED,
+        "two",
+        most=2.0,
+    ),
+    Metric(
+        "sufficiency_reported",
+        (PPV, FOR),
+        _sum(spread),
+        "gap",
+        "difference in positive plus difference in negative predictive value, between two groups",
+        REPORTED,
+        "two",
+        most=2.0,
+    ),
+    Metric(
+        "accuracy_difference",
+        ("accuracy",),
+        _worst,
+        "largest",
+        "difference in accuracy: largest minus smallest",
+        "the paper",
+    ),
+    Metric(
+        "inaccuracy",
+        ("inaccuracy",),
+        lambda parts: parts[0][..., 0],
+        "rate",
+        "share of wrong predictions, over all groups",
+        "the paper",
+        "overall",
+    ),
+)
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 
 def largest_group(counts: Counts) -> str:
-    """The default reference: of the groups with weight, the one with the most examples (the first of equals)."""
+    """The default reference: of the groups with weight, the one with the most examples (the first
+    of equals)."""
     if not counts.names:
         raise ValueError("there are no groups, so there is nothing to compare")
     return counts.names[int((counts.sizes() * (counts.weight.sum((1, 2)) > 0)).argmax())]
 
 
-def values(counts: Counts, reference: str | None = None, *, min_size: int = 0) -> dict[str, float | None]:
-    """Every metric, without intervals: None where undefined. Comparisons of single groups skip those with fewer than
-    `min_size` examples; what pools the others, or all, counts everybody.
+def values(
+    counts: Counts, reference: str | None = None, *, min_size: int = 0
+) -> dict[str, float | None]:
+    """Every metric, without intervals: None where undefined. Comparisons of single groups skip
+    those with fewer than `min_size` examples; what pools the others, or all, counts everybody.
 
-    >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
+    >>> compas = Counts.from_cells(
+    ...     {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
+    ... )
     >>> metrics = values(compas, reference="Caucasian")
     >>> round(metrics["equalized_odds_difference"], 6), round(metrics["average_odds_difference"], 6)
     (0.213925, 0.205649)
@@ -158,7 +287,8 @@ def metric_intervals(
     seed: int = 0,
     min_size: int = 0,
 ) -> dict[str, IntervalEstimate]:
-    """Every metric with its interval; the same seed gives the same digits. Gaps of very many groups have none."""
+    """Every metric with its interval; the same seed gives the same digits. Gaps of very many groups
+    have none."""
     check_level(level)
     views = _Views(counts, reference, min_size, draws, seed)
     return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
@@ -177,9 +307,12 @@ class GroupPair(NamedTuple):
 
 
 def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
-    """Which two groups each metric of largest differences or ratios compares, and how many examples they have.
+    """Which two groups each metric of largest differences or ratios compares, and how many examples
+    they have.
 
-    >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
+    >>> compas = Counts.from_cells(
+    ...     {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
+    ... )
     >>> pair = group_pairs(compas)["equalized_odds_difference"]
     >>> pair.of, pair.high, pair.high_examples, pair.low_examples
     ('false_positive_rate', 'African-American', 1795, 1488)
@@ -191,45 +324,72 @@ def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
         parts = views.parts(metric)
         if metric.kind not in ("largest", "ratio") or parts is None:
             continue
-        apart = [float(_least_over_most(part) if metric.kind == "ratio" else -spread(part)) for part in parts]
+        apart = [
+            float(_least_over_most(part) if metric.kind == "ratio" else -spread(part))
+            for part in parts
+        ]
         at = NAMES.index(metric.rates[apart.index(min(apart))])
-        values, defined = views.rates["all"].values[at], views.rates["all"].defined[at].nonzero().flatten()
-        ends = [int(defined[int(order)]) for order in (values[defined].argmax(), values[defined].argmin())]
+        values, defined = (
+            views.rates["all"].values[at],
+            views.rates["all"].defined[at].nonzero().flatten(),
+        )
+        ends = [
+            int(defined[int(order)])
+            for order in (values[defined].argmax(), values[defined].argmin())
+        ]
         sides = [(counts.names[i], float(values[i]), int(among[at, i])) for i in ends]
         pairs[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
     return pairs
 
 
-def group_rates(counts: Counts, *, level: float = 0.95, intervals: bool = True) -> dict[str, list[IntervalEstimate]]:
-    """Every rate of every group with its interval, by the name of the rate and in the order of the groups."""
+def group_rates(
+    counts: Counts, *, level: float = 0.95, intervals: bool = True
+) -> dict[str, list[IntervalEstimate]]:
+    """Every rate of every group with its interval, by the name of the rate and in the order of the
+    groups."""
     check_level(level)
     rates = counts.rates()
     ends = wilson(rates.values, rates.trials, level) if intervals else ()
     return {
-        name: estimates(rates.values[i], [end[i] for end in ends], rates.defined[i]) for i, name in enumerate(NAMES)
+        name: estimates(rates.values[i], [end[i] for end in ends], rates.defined[i])
+        for i, name in enumerate(NAMES)
     }
 
 
 class _Views:
-    """The tables that the metrics read (all groups; others and reference; overall), with their rates and draws."""
+    """The tables that the metrics read (all groups; others and reference; overall), with their
+    rates and draws."""
 
-    def __init__(self, counts: Counts, reference: str | None, min_size: int = 0, draws: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        counts: Counts,
+        reference: str | None,
+        min_size: int = 0,
+        draws: int = 0,
+        seed: int = 0,
+    ) -> None:
         reference = largest_group(counts) if reference is None else reference
         at = numbered_reference(counts.names, reference)
         others = [g for g in range(len(counts.names)) if g != at]
         self.tables = {
-            "all": counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist()) if min_size else counts,
+            "all": (
+                counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist())
+                if min_size
+                else counts
+            ),
             "reference": counts.collapsed([("others", others), (reference, [at])]),
             "overall": counts.overall(),
         }
         self.rates = {name: table.rates() for name, table in self.tables.items()}
         self.present = int((self.tables["all"].weight.sum((1, 2)) > 0).sum())
-        self.draws = draws_for(self.present, draws)  # one number for all, since metrics combine rates
+        # one number for all, since metrics combine rates
+        self.draws = draws_for(self.present, draws)
         self.rng = np.random.default_rng(seed)
         self.drawn: dict[tuple[Any, ...], Any] = {}
 
     def parts(self, metric: Metric) -> list[Tensor] | None:
-        """The rates that the metric reads, of the groups that have them; None where it is undefined."""
+        """The rates that the metric reads, of the groups that have them; None where it is
+        undefined."""
         rates = self.rates[metric.view]
         chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.rates)]
         fewest = 1 if metric.view == "overall" else 2
@@ -240,8 +400,12 @@ class _Views:
         return [value[defined] for value, defined in chosen]
 
     def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
-        """What `draw` makes of each rate that the metric reads; metrics that read the same rate share it."""
-        rates, keys = self.rates[metric.view], [(draw, metric.view, name, *settings) for name in metric.rates]
+        """What `draw` makes of each rate that the metric reads; metrics that read the same rate
+        share it."""
+        rates, keys = (
+            self.rates[metric.view],
+            [(draw, metric.view, name, *settings) for name in metric.rates],
+        )
         for key, i in zip(keys, map(NAMES.index, metric.rates), strict=True):
             if key not in self.drawn:
                 counted = rates.successes[i][rates.defined[i]], rates.trials[i][rates.defined[i]]
@@ -276,7 +440,8 @@ def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
         return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)
     if views.present > MANY_GROUPS:
         return IntervalEstimate(value)
-    if metric.kind == "ratio":  # -log(smallest / largest) is the largest difference of the logarithms
+    # -log(smallest / largest) is the largest difference of the logarithms
+    if metric.kind == "ratio":
         least, most = largest(views.drawn_by(resampled_rates, metric, log=True), level)
         return IntervalEstimate.within(value, (math.exp(-most), math.exp(-least)))
     if metric.kind == "largest":

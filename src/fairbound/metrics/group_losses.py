@@ -58,20 +58,30 @@ class Losses:
         size = len(names)
         examples = torch.bincount(g, minlength=size)
         weight = torch.bincount(g, w, minlength=size)
-        mean = torch.bincount(g, w * loss, minlength=size) / weight.where(weight > 0, torch.ones_like(weight))
+        mean = torch.bincount(g, w * loss, minlength=size) / weight.where(
+            weight > 0, torch.ones_like(weight)
+        )
         off = loss - mean[g]
         w2 = w.square()
-        sums = (torch.bincount(g, part, minlength=size) for part in (w2, w2 * off, w2 * off.square()))
+        sums = (
+            torch.bincount(g, part, minlength=size) for part in (w2, w2 * off, w2 * off.square())
+        )
         return Losses(names, examples, weight, mean, *sums)
 
     def means(self) -> tuple[float | None, ...]:
         """The mean loss of every group; None for a group without examples."""
-        return tuple(m if w > 0 else None for m, w in zip(self.mean.tolist(), self.weight.tolist(), strict=True))
+        return tuple(
+            m if w > 0 else None
+            for m, w in zip(self.mean.tolist(), self.weight.tolist(), strict=True)
+        )
 
     def errors(self) -> tuple[Tensor, Tensor]:
-        """(G,) standard errors of the means, and their degrees of freedom: effective examples - 1."""
+        """(G,) standard errors of the means, and their degrees of freedom: effective examples -
+        1."""
         ones = torch.ones_like(self.weight)
-        weight, squares = (part.where(self.weight > 0, ones) for part in (self.weight, self.squares))
+        weight, squares = (
+            part.where(self.weight > 0, ones) for part in (self.weight, self.squares)
+        )
         effective = weight.square() / squares
         variance = self.second / weight.square() * effective / (effective - 1).clamp(min=1e-9)
         return variance.clamp(min=0).sqrt(), (effective - 1).clamp(min=0)
@@ -81,9 +91,14 @@ class Losses:
         if not len(members):
             raise ValueError("no group to pool")
         at = torch.as_tensor(members, dtype=torch.long)
-        chosen = Losses(tuple(self.names[i] for i in members), *(getattr(self, f.name)[at] for f in fields(self)[1:]))
+        chosen = Losses(
+            tuple(self.names[i] for i in members),
+            *(getattr(self, f.name)[at] for f in fields(self)[1:]),
+        )
         weight = chosen.weight.sum(0, keepdim=True)
-        mean = (chosen.weight * chosen.mean).sum(0, keepdim=True) / weight.where(weight > 0, torch.ones_like(weight))
+        mean = (chosen.weight * chosen.mean).sum(0, keepdim=True) / weight.where(
+            weight > 0, torch.ones_like(weight)
+        )
         shift = chosen.mean - mean
         first = chosen.first + shift * chosen.squares
         second = chosen.second + 2 * shift * chosen.first + shift.square() * chosen.squares
@@ -92,7 +107,8 @@ class Losses:
 
 
 def from_mean(losses: Tensor) -> Tensor:
-    """Largest distance of a group's loss from the unweighted mean of the groups': eq. (4) of the paper."""
+    """Largest distance of a group's loss from the unweighted mean of the groups': eq. (4) of the
+    paper."""
     return (losses - losses.mean(-1, keepdim=True)).abs().amax(-1)
 
 
@@ -100,7 +116,9 @@ LOSS_GAPS = {  # name -> words
     "loss": "mean loss, over all groups",
     "loss_difference": "difference in mean loss: all others minus the reference group",
     "largest_loss_gap": "difference in mean loss: largest minus smallest",
-    "largest_loss_gap_from_mean": "largest distance of a group's mean loss from the mean over groups",
+    "largest_loss_gap_from_mean": (
+        "largest distance of a group's mean loss from the mean over groups"
+    ),
 }
 
 
@@ -121,10 +139,15 @@ def group_loss_intervals(
 
 
 def loss_gaps(
-    losses: Losses, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+    losses: Losses,
+    reference: str | None = None,
+    *,
+    level: float = 0.95,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> dict[str, IntervalEstimate]:
-    """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples: losses are skewed,
-    and the spread of so few is uncertain."""
+    """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples:
+    losses are skewed, and the spread of so few is uncertain."""
     check_level(level)
     present = (losses.weight > 0).nonzero().flatten().tolist()
     if not present:
@@ -135,12 +158,20 @@ def loss_gaps(
     overall = losses.pooled(present, "overall")
     gaps = {"loss": group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]}
     signed = at in present and bool(others)
-    gaps["loss_difference"] = _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
+    gaps["loss_difference"] = (
+        _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
+    )
     usable = (losses.examples >= FEWEST) & (losses.weight > 0)
     if int(usable.sum()) < 2:
         return {**gaps, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
     (error, freedom), mean = losses.errors(), losses.mean[usable]
-    resampling = mean, error[usable], freedom[usable], draws_for(len(mean), draws), np.random.default_rng(seed)
+    resampling = (
+        mean,
+        error[usable],
+        freedom[usable],
+        draws_for(len(mean), draws),
+        np.random.default_rng(seed),
+    )
     ends = largest([resampled_means(*resampling)], level)
     gaps["largest_loss_gap"] = IntervalEstimate.within(float(spread(mean)), ends)
     value = float(from_mean(mean))
@@ -150,7 +181,9 @@ def loss_gaps(
     return gaps
 
 
-def _signed(losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int) -> IntervalEstimate:
+def _signed(
+    losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int
+) -> IntervalEstimate:
     sides = losses.pooled(others, "others"), losses.pooled([at], "reference")
     columns = (torch.cat([getattr(side, f.name) for side in sides]) for f in fields(losses)[1:])
     pair = Losses(("others", "reference"), *columns)

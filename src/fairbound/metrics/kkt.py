@@ -28,11 +28,13 @@ class Residuals(NamedTuple):
     sign: float
 
 
-def residuals(g: Tensor, c: Tensor, J: Tensor, y: Tensor, equality: Tensor | None = None) -> Residuals:
+def residuals(
+    g: Tensor, c: Tensor, J: Tensor, y: Tensor, equality: Tensor | None = None
+) -> Residuals:
     """Of the gradient g (n,), constraints c (m,), Jacobian J (m, n) and multipliers y (m,).
 
     >>> one = torch.ones(1)
-    >>> residuals(-one, 0 * one, one[:, None], one)                 # min -x s.t. x <= 0, at 0 with y = 1
+    >>> residuals(-one, 0 * one, one[:, None], one)  # min -x s.t. x <= 0, at 0 with y = 1
     Residuals(stationarity=0.0, feasibility=0.0, complementarity=0.0, sign=0.0)
     """
     free = torch.zeros_like(c, dtype=torch.bool) if equality is None else equality.to(c.device)
@@ -49,15 +51,20 @@ def _positive(value: Tensor) -> float:
     return float(value.clamp(min=0.0)) + 0.0  # no minus zero
 
 
-def fitted_multipliers(g: Tensor, c: Tensor, J: Tensor, equality: Tensor | None, tolerance: float | Tensor) -> Tensor:
-    """argmin |g + J'y| over multipliers y, which are 0 for constraints that do not bind and >= 0 for c <= 0.
+def fitted_multipliers(
+    g: Tensor, c: Tensor, J: Tensor, equality: Tensor | None, tolerance: float | Tensor
+) -> Tensor:
+    """argmin |g + J'y| over multipliers y, which are 0 for constraints that do not bind and >= 0
+    for c <= 0.
 
     Args:
         equality: (m,) bool, the constraints c = 0, whose multipliers have any sign; None: none is.
         tolerance: () or (m,), a constraint c <= 0 binds where c >= -tolerance.
 
     >>> one = torch.ones(1, dtype=torch.float64)
-    >>> fitted_multipliers(one, 0 * one, one[:, None], torch.tensor([True]), 0.0)     # min (x-2)^2/2 s.t. x = 3, at 3
+    >>> fitted_multipliers(
+    ...     one, 0 * one, one[:, None], torch.tensor([True]), 0.0
+    ... )  # min (x-2)^2/2 s.t. x = 3, at 3
     tensor([-1.], dtype=torch.float64)
     """
     free = torch.zeros_like(c, dtype=torch.bool) if equality is None else equality.to(c.device)
@@ -73,10 +80,12 @@ def fitted_multipliers(g: Tensor, c: Tensor, J: Tensor, equality: Tensor | None,
 
 @dataclass(frozen=True)
 class KKT:
-    """Residuals of a model over the examples given; `str` of it is a table. `report_kkt` has an example."""
+    """Residuals of a model over the examples given; `str` of it is a table. `report_kkt` has an
+    example."""
 
     loss: float
-    constraints: dict[str, float]  # c by name, feasible where <= 0: of the surrogates where rates are constrained
+    # c by name, feasible where <= 0: of the surrogates where rates are constrained
+    constraints: dict[str, float]
     exact: dict[str, float]  # the same with the exact rates in place of their surrogates
     multipliers: dict[str, float]
     fitted: bool  # whether the multipliers were fitted here, for a method that has none
@@ -87,7 +96,8 @@ class KKT:
     sign: float
     warning: str | None  # a sign of an infeasible problem, seen in training
     examples: int
-    equalities: dict[str, float] = field(default_factory=dict)  # the constraints c = 0, and how large |c| is by chance
+    # the constraints c = 0, and how large |c| is by chance
+    equalities: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         width = min(36, max(len(name) for name in (*self.constraints, "constraint")))
@@ -96,10 +106,16 @@ class KKT:
             exact = self.exact[name]
             violated = abs(exact) > self.equalities[name] if name in self.equalities else exact > 0
             mark = "  violated" if violated else ""
-            lines.append(f"{name[:width]:<{width}} {c:>10.4f} {exact:>10.4f} {self.multipliers[name]:>11.4f}{mark}")
-        zero = ", equalities where |c| is within two standard errors of 0" if self.equalities else ""
+            lines.append(
+                f"{name[:width]:<{width}} {c:>10.4f} {exact:>10.4f}"
+                f" {self.multipliers[name]:>11.4f}{mark}"
+            )
+        zero = (
+            ", equalities where |c| is within two standard errors of 0" if self.equalities else ""
+        )
         lines.append(
-            f"loss {self.loss:.4f} over {counted(self.examples, 'example')}; constraints hold where c <= 0{zero}"
+            f"loss {self.loss:.4f} over {counted(self.examples, 'example')}; constraints hold where"
+            f" c <= 0{zero}"
         )
         lines.append(
             f"stationarity {self.stationarity:.2e} (gradient of the loss {self.gradient:.2e}), "

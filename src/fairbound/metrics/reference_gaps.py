@@ -1,8 +1,10 @@
-"""Error rates of every group against those of a reference group: differences and ratios, each with its interval.
+"""Error rates of every group against those of a reference group: differences and ratios, each with
+its interval.
 
-Both intervals are the middle of draws of what the two true rates may be (`intervals.percentile`). They hold for one
-comparison alone; of many groups some differ by chance. `beyond_chance` therefore counts all comparisons of a rate, by
-Bonferroni: with the normal tail of the draws, since so small a tail has few draws in it.
+Both intervals are the middle of draws of what the two true rates may be (`intervals.percentile`).
+They hold for one comparison alone; of many groups some differ by chance. `beyond_chance` therefore
+counts all comparisons of a rate, by Bonferroni: with the normal tail of the draws, since so small a
+tail has few draws in it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from fairbound.metrics.intervals import (
     percentile,
 )
 
-ERROR_RATES = ("false_positive_rate", "false_negative_rate")  # who is flagged wrongly, who is missed wrongly
+# who is flagged wrongly, who is missed wrongly
+ERROR_RATES = ("false_positive_rate", "false_negative_rate")
 MAX_COMPARED = 1_000  # groups, the largest
 
 
@@ -49,9 +52,12 @@ def reference_gaps(
     min_size: int = 0,
     intervals: bool = True,
 ) -> dict[str, dict[str, ReferenceGap]]:
-    """Name of the group -> error rate -> its gap, for the groups of at least `min_size` examples that have the rate.
+    """Name of the group -> error rate -> its gap, for the groups of at least `min_size` examples
+    that have the rate.
 
-    >>> compas = Counts.from_cells({"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)})
+    >>> compas = Counts.from_cells(
+    ...     {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
+    ... )
     >>> gap = reference_gaps(compas, "Caucasian")["African-American"]["false_positive_rate"]
     >>> print(gap.difference, gap.ratio, gap.beyond_chance)
     0.2139 [0.1824, 0.2456] 1.9121 [1.7265, 2.1257] True
@@ -69,7 +75,9 @@ def reference_gaps(
             continue
         value, base = rates.values[row, groups], float(rates.values[row, at])
         both = torch.tensor([*groups, at])
-        drawn = beta_draws(rates.successes[row, both], rates.trials[row, both], draws_for(len(both), draws), rng)
+        drawn = beta_draws(
+            rates.successes[row, both], rates.trials[row, both], draws_for(len(both), draws), rng
+        )
         difference, ratio = drawn[:, :-1] - drawn[:, -1:], drawn[:, :-1] / drawn[:, -1:]
         tail = 2 * ndtr(-(difference.mean(0).abs() / difference.std(0)).numpy()) * len(groups)
         for i, g in enumerate(groups):
@@ -78,6 +86,10 @@ def reference_gaps(
             outside = gap.low is not None and gap.high is not None and not gap.low <= 0 <= gap.high
             beyond_chance = outside and bool(tail[i] <= 1 - level)
             if not intervals:
-                gap, over, beyond_chance = IntervalEstimate(gap.value), IntervalEstimate(over.value), False
+                gap, over, beyond_chance = (
+                    IntervalEstimate(gap.value),
+                    IntervalEstimate(over.value),
+                    False,
+                )
             gaps[counts.names[g]][rate] = ReferenceGap(gap, over, beyond_chance)
     return gaps

@@ -1,11 +1,12 @@
 """ROC curves, AUC and calibration by group.
 
-AUC is P(score of a positive > score of a negative) + P(equal) / 2, weighted where examples are. Its variance is
-DeLong's: that of the placements V10 (of each positive among the negatives) and V01 (of each negative among the
-positives), so that ties and any distribution of scores are allowed. Intervals are normal on the scale log(A / (1 - A));
-where all positives lie above all negatives the estimated variance is 0, and Wilson's interval of n out of n, with the
-smaller class as n, stands in. Calibration compares P(y = 1 | score in a bin) with the mean score there: equal bins as
-in scikit-learn's `calibration_curve`, or one bin for each whole-numbered score.
+AUC is P(score of a positive > score of a negative) + P(equal) / 2, weighted where examples are. Its
+variance is DeLong's: that of the placements V10 (of each positive among the negatives) and V01 (of
+each negative among the positives), so that ties and any distribution of scores are allowed.
+Intervals are normal on the scale log(A / (1 - A)); where all positives lie above all negatives the
+estimated variance is 0, and Wilson's interval of n out of n, with the smaller class as n, stands
+in. Calibration compares P(y = 1 | score in a bin) with the mean score there: equal bins as in
+scikit-learn's `calibration_curve`, or one bin for each whole-numbered score.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Ranked(NamedTuple):
     examples: Tensor  # (2, groups)
 
     @staticmethod
-    def of(scores: Any, labels: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Ranked:
+    def of(
+        scores: Any, labels: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()
+    ) -> Ranked:
         """Of some examples; groups numbered 0, 1, ... (-1: in no group)."""
         g_all, y_all = torch.as_tensor(groups), as_binary(labels, "labels")
         same_length(groups=g_all, labels=y_all)
@@ -63,7 +66,8 @@ class Ranked(NamedTuple):
         cell = new.cumsum(0) - 1
         cells, size = int(new.sum()), len(names)
         parts = [
-            torch.bincount(2 * cell + y, part, minlength=2 * cells).reshape(cells, 2).T for part in (w, w.square())
+            torch.bincount(2 * cell + y, part, minlength=2 * cells).reshape(cells, 2).T
+            for part in (w, w.square())
         ]
         counts = torch.bincount(2 * g + y, (w > 0).double(), minlength=2 * size).reshape(size, 2).T
         return Ranked(names, g[new], parts[0], parts[1], counts.long())
@@ -80,14 +84,21 @@ class Ranked(NamedTuple):
         return running - running[starts][starts.cumsum(0) - 1]
 
     def curve(self, g: int) -> tuple[tuple[float, float], ...]:
-        """(false positive rate, true positive rate) of group g for thresholds from high to low, at most MAX_POINTS."""
+        """(false positive rate, true positive rate) of group g for thresholds from high to low, at
+        most MAX_POINTS."""
         start, end = (int(torch.searchsorted(self.group, i)) for i in (g, g + 1))
         weights = self.weight[:, start:end].flip(1)
         totals = weights.sum(1)
         if bool((totals <= 0).any()):
             return ()
-        points = torch.cat([torch.zeros(2, 1, dtype=weights.dtype), weights.cumsum(1) / totals.unsqueeze(1)], 1).T
-        shown = torch.linspace(0, len(points) - 1, min(MAX_POINTS, len(points)), dtype=torch.float64).round().long()
+        points = torch.cat(
+            [torch.zeros(2, 1, dtype=weights.dtype), weights.cumsum(1) / totals.unsqueeze(1)], 1
+        ).T
+        shown = (
+            torch.linspace(0, len(points) - 1, min(MAX_POINTS, len(points)), dtype=torch.float64)
+            .round()
+            .long()
+        )
         return tuple((fpr, tpr) for fpr, tpr in points[shown].tolist())
 
 
@@ -111,7 +122,8 @@ def auc(ranked: Ranked) -> Auc:
     no, yes = (ranked.total(part) for part in (negative, positive))
     defined = (no > 0) & (yes > 0)
     no_of, yes_of = (part.clamp(min=tiny)[ranked.group] for part in (no, yes))
-    v10 = (ranked.before(negative) + negative / 2) / no_of  # of the positives in a cell, among the negatives
+    # of the positives in a cell, among the negatives
+    v10 = (ranked.before(negative) + negative / 2) / no_of
     v01 = 1 - (ranked.before(positive) + positive / 2) / yes_of
     value = torch.where(defined, ranked.total(positive * v10) / yes.clamp(min=tiny), 0.0)
     off, effective = value[ranked.group], []
@@ -122,11 +134,17 @@ def auc(ranked: Ranked) -> Auc:
         variance += scatter * n / (n - 1).clamp(min=1e-9)
         effective.append(n)
     fewer = torch.minimum(*effective)
-    return Auc(value, torch.where(defined & (fewer > 1), variance, 0.0).sqrt(), defined, (fewer - 1).clamp(min=0))
+    return Auc(
+        value,
+        torch.where(defined & (fewer > 1), variance, 0.0).sqrt(),
+        defined,
+        (fewer - 1).clamp(min=0),
+    )
 
 
 def auc_intervals(areas: Auc, level: float = 0.95) -> list[IntervalEstimate]:
-    """AUC of every group with its interval; one example of a class gives a value without an interval."""
+    """AUC of every group with its interval; one example of a class gives a value without an
+    interval."""
     check_level(level)
     z, value = ndtri((1 + level) / 2), areas.value
     inner = value.clamp(1e-9, 1 - 1e-9)
@@ -134,36 +152,46 @@ def auc_intervals(areas: Auc, level: float = 0.95) -> list[IntervalEstimate]:
     ends = torch.stack([torch.sigmoid(torch.logit(inner) + sign * half) for sign in (-1, 1)])
     apart = areas.error == 0
     low, high = torch.where(apart, torch.stack(wilson(value, areas.freedom + 1, level)), ends)
-    return estimates(value, (low.minimum(value), high.maximum(value)), areas.defined, areas.freedom > 0)
+    return estimates(
+        value, (low.minimum(value), high.maximum(value)), areas.defined, areas.freedom > 0
+    )
 
 
 def auc_difference(
     ranked: Ranked, areas: Auc, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> tuple[IntervalEstimate, tuple[int, int] | None]:
-    """Largest minus smallest AUC, and the two groups. Groups with fewer than FEWEST examples, or FEWEST_OF_CLASS of a
-    label, are skipped."""
-    enough = (ranked.examples.sum(0) >= FEWEST) & (ranked.examples.amin(0) >= FEWEST_OF_CLASS) & areas.defined
+    """Largest minus smallest AUC, and the two groups. Groups with fewer than FEWEST examples, or
+    FEWEST_OF_CLASS of a label, are skipped."""
+    enough = (
+        (ranked.examples.sum(0) >= FEWEST)
+        & (ranked.examples.amin(0) >= FEWEST_OF_CLASS)
+        & areas.defined
+    )
     usable = (enough & (areas.error > 0)).nonzero().flatten()
     if len(usable) < 2:
         return UNDEFINED, None
     value = areas.value[usable]
     count, rng = draws_for(len(value), draws), np.random.default_rng(seed)
-    low, high = largest([resampled_means(value, areas.error[usable], areas.freedom[usable], count, rng)], level)
+    low, high = largest(
+        [resampled_means(value, areas.error[usable], areas.freedom[usable], count, rng)], level
+    )
     pair = int(usable[int(value.argmax())]), int(usable[int(value.argmin())])
     return IntervalEstimate.within(float(spread(value)), (low, min(high, 1.0))), pair
 
 
-# Bins of scores -------------------------------------------------------------------------------------------------------
+# Bins of scores -----------------------------------------------------------------------------------
 
 
 def whole_numbers(score: Tensor) -> bool:
-    """Whether scores are whole numbers, of which there are few: each has a bin of its own. 0 and 1 alone are not."""
+    """Whether scores are whole numbers, of which there are few: each has a bin of its own. 0 and 1
+    alone are not."""
     low, high = float(score.min()), float(score.max())
     return 1 < high - low < MAX_VALUES and bool((score == score.round()).all())
 
 
 def bin_edges(score: Tensor, bins: int) -> Tensor:
-    """Equal bins over [0, 1], or over the range of scores elsewhere; around each of few whole numbers.
+    """Equal bins over [0, 1], or over the range of scores elsewhere; around each of few whole
+    numbers.
 
     >>> bin_edges(torch.tensor([1.0, 2.0, 3.0]), 40).tolist()
     [0.5, 1.5, 2.5, 3.5]
@@ -179,11 +207,16 @@ def bin_edges(score: Tensor, bins: int) -> Tensor:
 def histograms(
     score: Tensor, g: Tensor, weights: Tensor | None, groups: int, bins: int = HISTOGRAM_BINS
 ) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
-    """Edges, and the share of each group's weight in each bin; a bin holds its left edge, the last one both."""
+    """Edges, and the share of each group's weight in each bin; a bin holds its left edge, the last
+    one both."""
     edges = bin_edges(score, bins)
     bins = len(edges) - 1
     at = ((score - edges[0]) / (edges[-1] - edges[0]) * bins).long().clamp(0, bins - 1)
-    table = torch.bincount(g * bins + at, weights, minlength=groups * bins).double().reshape(groups, bins)
+    table = (
+        torch.bincount(g * bins + at, weights, minlength=groups * bins)
+        .double()
+        .reshape(groups, bins)
+    )
     shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
     return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]
 
@@ -197,12 +230,19 @@ class CalibrationBin(NamedTuple):
 
 
 def calibration(
-    score: Tensor, labels: Tensor, g: Tensor, weights: Tensor | None, groups: int, level: float = 0.95
+    score: Tensor,
+    labels: Tensor,
+    g: Tensor,
+    weights: Tensor | None,
+    groups: int,
+    level: float = 0.95,
 ) -> list[tuple[CalibrationBin, ...]]:
-    """The bins of each group that hold examples, from low to high scores; intervals are Wilson's."""
+    """The bins of each group that hold examples, from low to high scores; intervals are
+    Wilson's."""
     edges = bin_edges(score, CALIBRATION_BINS)
     bins = len(edges) - 1
-    cell = g * bins + torch.searchsorted(edges[1:-1], score)  # an edge belongs to the bin below, as in scikit-learn
+    # an edge belongs to the bin below, as in scikit-learn
+    cell = g * bins + torch.searchsorted(edges[1:-1], score)
     names = [str(i) for i in range(groups * bins)]
     counts = Counts.of(labels, torch.zeros_like(labels), cell, weights=weights, names=names)
     rates, at = counts.rates(), NAMES.index("base_rate")
@@ -210,8 +250,13 @@ def calibration(
     sums = [torch.bincount(cell, part, minlength=len(names)) for part in (w * score, w)]
     mean = sums[0] / sums[1].clamp(min=torch.finfo(score.dtype).tiny)
     means = (mean.round() if whole_numbers(score) else mean).tolist()
-    shares = estimates(rates.values[at], wilson(rates.values[at], rates.trials[at], level), rates.defined[at])
-    every = [CalibrationBin(*each) for each in zip(means, shares, counts.sizes().tolist(), strict=True)]
+    shares = estimates(
+        rates.values[at], wilson(rates.values[at], rates.trials[at], level), rates.defined[at]
+    )
+    every = [
+        CalibrationBin(*each) for each in zip(means, shares, counts.sizes().tolist(), strict=True)
+    ]
     return [
-        tuple(each for each in every[k * bins : (k + 1) * bins] if each.rate.value is not None) for k in range(groups)
+        tuple(each for each in every[k * bins : (k + 1) * bins] if each.rate.value is not None)
+        for k in range(groups)
     ]

@@ -1,15 +1,18 @@
 """Distances between the groups' score distributions: W1, and the paper's Wd.
 
 - W1 of two groups is the area between their distribution functions, exact from the sorted scores.
-- Wd is the squared 2-Wasserstein distance of 50-bin histograms whose bins span the reference group's range; scores of
-  the other group outside that range are dropped, as numpy's histogram does: the number in the paper's results.
+- Wd is the squared 2-Wasserstein distance of 50-bin histograms whose bins span the reference
+  group's range; scores of the other group outside that range are dropped, as numpy's histogram
+  does: the number in the paper's results.
 
-Intervals resample the examples: gamma weights (the Bayesian bootstrap) on a fine grid of the scores. With D = F1 - F2,
-W1 is the seminorm h(D) = integral of abs(D), and noise alone makes it positive. Where h(D^) is within the 95 % quantile
-q of h(D* - D^), equality is not excluded, and the interval is h(D^) plus and minus q (at least 95 %). Beyond, W1 varies
-like the linear functional integral of sign(D^) D, and the interval is normal with that functional's standard error. In
-simulations (tests/metrics/test_coverage.py) the two together cover W1 from 0 to far away with 93 to 98 %. W1 itself is
-scipy's; it has no squared 2-Wasserstein distance of histograms, so Wd is computed here.
+Intervals resample the examples: gamma weights (the Bayesian bootstrap) on a fine grid of the
+scores. With D = F1 - F2, W1 is the seminorm h(D) = integral of abs(D), and noise alone makes it
+positive. Where h(D^) is within the 95 % quantile q of h(D* - D^), equality is not excluded, and the
+interval is h(D^) plus and minus q (at least 95 %). Beyond, W1 varies like the linear functional
+integral of sign(D^) D, and the interval is normal with that functional's standard error. In
+simulations (tests/metrics/test_coverage.py) the two together cover W1 from 0 to far away with 93 to
+98 %. W1 itself is scipy's; it has no squared 2-Wasserstein distance of histograms, so Wd is
+computed here.
 """
 
 from __future__ import annotations
@@ -27,7 +30,14 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from fairbound.metrics.counts import examples_in_groups, numbered_reference
-from fairbound.metrics.intervals import FEWEST, UNDEFINED, IntervalEstimate, check_level, quantile, quantiles
+from fairbound.metrics.intervals import (
+    FEWEST,
+    UNDEFINED,
+    IntervalEstimate,
+    check_level,
+    quantile,
+    quantiles,
+)
 
 GRID = 200  # bins of the grid on which examples are resampled, at quantiles of the scores
 _GRID = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)
@@ -40,8 +50,8 @@ MOST_GROUPS = 1_000  # that are compared at all
 
 
 class Distinct(NamedTuple):
-    """The different scores of a group in ascending order, and sums over the examples that have them: far fewer numbers
-    where scores are rounded, and never more."""
+    """The different scores of a group in ascending order, and sums over the examples that have
+    them: far fewer numbers where scores are rounded, and never more."""
 
     values: Tensor  # (scores,)
     examples: Tensor  # (scores,)
@@ -93,7 +103,9 @@ class Scores:
         if g not in self._distinct:
             values, w = self.of_group(g)
             different, at = values.unique(return_inverse=True)
-            sums = (torch.bincount(at, part, minlength=len(different)) for part in (None, w, w.square()))
+            sums = (
+                torch.bincount(at, part, minlength=len(different)) for part in (None, w, w.square())
+            )
             self._distinct[g] = Distinct(different, *sums)
         return self._distinct[g]
 
@@ -117,7 +129,8 @@ def w1(scores: Scores, a: int, b: int) -> float:
 
 
 def wd(scores: Scores, reference: int, other: int) -> float | None:
-    """The paper's Wd; None where no score of the other group lies in the reference group's range."""
+    """The paper's Wd; None where no score of the other group lies in the reference group's
+    range."""
     edges = _histogram_edges(scores, reference)
     masses = [_histogram(scores.distinct(g), edges)[0] for g in (reference, other)]
     if any(float(mass.sum()) == 0 for mass in masses):
@@ -126,10 +139,17 @@ def wd(scores: Scores, reference: int, other: int) -> float | None:
 
 
 def distances(
-    scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+    scores: Scores,
+    reference: str | None = None,
+    *,
+    level: float = 0.95,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> dict[str, IntervalEstimate]:
-    """`w1`: the largest over pairs of groups; `wd`: the largest between the reference group and another. Groups with
-    fewer than FEWEST examples are skipped: an example resamples to itself, so that their noise would be missing."""
+    """`w1`: the largest over pairs of groups; `wd`: the largest between the reference group and
+    another. Groups with fewer than FEWEST examples are skipped: an example resamples to itself, so
+    that their noise would be missing.
+    """
     return {
         "w1": largest_w1(scores, level=level, draws=draws, seed=seed),
         "wd": largest_wd(scores, reference, level=level, draws=draws, seed=seed),
@@ -152,8 +172,11 @@ def farthest_groups(scores: Scores) -> tuple[int, int] | None:
     return present[a], present[b]
 
 
-def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0) -> IntervalEstimate:
-    """The largest W1 of two groups; undefined for more than MOST_GROUPS, whose pairs would be too many."""
+def largest_w1(
+    scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+) -> IntervalEstimate:
+    """The largest W1 of two groups; undefined for more than MOST_GROUPS, whose pairs would be too
+    many."""
     check_level(level)
     present = scores.present(FEWEST)
     if not 2 <= len(present) <= MOST_GROUPS:
@@ -179,23 +202,35 @@ def largest_w1(scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed:
 
 
 def _grid_edges(scores: Scores, groups: Sequence[int]) -> Tensor:
-    """Quantiles of these groups' scores; of very many, of some thousands evenly from the sorted ones, ends included."""
-    values, examples = (torch.cat(part) for part in list(zip(*map(scores.distinct, groups), strict=True))[:2])
+    """Quantiles of these groups' scores; of very many, of some thousands evenly from the sorted
+    ones, ends included."""
+    values, examples = (
+        torch.cat(part) for part in list(zip(*map(scores.distinct, groups), strict=True))[:2]
+    )
     values, order = values.sort()
     upto = examples[order].cumsum(0)  # how many examples have at most this score
     size = int(upto[-1])
     places = torch.linspace(0, size - 1, min(size, 100 * GRID), dtype=torch.float64).round().long()
-    edges: Tensor = torch.quantile(values[torch.searchsorted(upto, places, right=True)], _GRID).unique()
+    edges: Tensor = torch.quantile(
+        values[torch.searchsorted(upto, places, right=True)], _GRID
+    ).unique()
     return edges
 
 
-def _noisy(exact: Tensor, mass: tuple[Tensor, Tensor], draws: int, rng: np.random.Generator) -> Tensor:
-    """(draws, bins) resampled distribution functions, their noise scaled up as a variance with n - 1 is."""
+def _noisy(
+    exact: Tensor, mass: tuple[Tensor, Tensor], draws: int, rng: np.random.Generator
+) -> Tensor:
+    """(draws, bins) resampled distribution functions, their noise scaled up as a variance with n -
+    1 is."""
     effective = float(mass[0].sum() ** 2 / mass[1].sum())
-    return exact + (_cumulative(_gamma(*mass, draws, rng)) - exact) * math.sqrt(effective / max(effective - 1, 1.0))
+    return exact + (_cumulative(_gamma(*mass, draws, rng)) - exact) * math.sqrt(
+        effective / max(effective - 1, 1.0)
+    )
 
 
-def _w1_interval(value: float, D: Tensor, noise: Tensor, widths: Tensor, level: float) -> tuple[float, float, float]:
+def _w1_interval(
+    value: float, D: Tensor, noise: Tensor, widths: Tensor, level: float
+) -> tuple[float, float, float]:
     far = (noise.abs() * widths).sum(-1)
     q = quantile(far, level)
     if level > 0.99:  # too few draws for the far tail
@@ -206,10 +241,16 @@ def _w1_interval(value: float, D: Tensor, noise: Tensor, widths: Tensor, level: 
 
 
 def _w1_of_many(
-    scores: Scores, present: Sequence[int], masses: Mapping[int, tuple[Tensor, Tensor]], exact: Tensor,
-    widths: Tensor, level: float, rng: np.random.Generator,
-) -> IntervalEstimate:  # fmt: skip
-    """By the triangle inequality |W(F^_i, F^_j) - W(F_i, F_j)| <= W(F^_i, F_i) + W(F^_j, F_j): one radius a group."""
+    scores: Scores,
+    present: Sequence[int],
+    masses: Mapping[int, tuple[Tensor, Tensor]],
+    exact: Tensor,
+    widths: Tensor,
+    level: float,
+    rng: np.random.Generator,
+) -> IntervalEstimate:
+    """By the triangle inequality |W(F^_i, F^_j) - W(F_i, F_j)| <= W(F^_i, F_i) + W(F^_j, F_j): one
+    radius a group."""
     each = 1 - (1 - level) / len(present)
     radius = torch.zeros(len(present), dtype=torch.float64)
     for i, g in enumerate(present):
@@ -220,12 +261,20 @@ def _w1_of_many(
         distance = ((exact[i] - exact[i + 1 :]).abs() * widths).sum(-1)
         both = radius[i] + radius[i + 1 :]
         top = max(top, (float(distance.max()), i, i + 1 + int(distance.argmax())))
-        low, high = max(low, float((distance - both).max())), max(high, float((distance + both).max()))
+        low, high = (
+            max(low, float((distance - both).max())),
+            max(high, float((distance + both).max())),
+        )
     return IntervalEstimate.within(w1(scores, present[top[1]], present[top[2]]), (low, high))
 
 
 def largest_wd(
-    scores: Scores, reference: str | None = None, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+    scores: Scores,
+    reference: str | None = None,
+    *,
+    level: float = 0.95,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> IntervalEstimate:
     """The largest Wd between the reference group (the largest unless given) and another."""
     check_level(level)
@@ -253,15 +302,21 @@ def largest_wd(
         drawn = _gamma(*mass, draws, rng)
         D = _cumulative(base[0]) - _cumulative(mass[0])
         noise = _cumulative(base_drawn) - _cumulative(drawn) - D
-        equal = float(D.abs().sum()) <= quantile(noise.abs().sum(-1), each)  # equality is not excluded
+        # equality is not excluded
+        equal = float(D.abs().sum()) <= quantile(noise.abs().sum(-1), each)
         stars = _squared_w2(base_drawn, drawn, edges)
         low, high = quantiles(stars, each)
         intervals.append((value, 0.0 if equal else min(low, value), max(high, value)))
-    return IntervalEstimate(*(max(part) for part in zip(*intervals, strict=True))) if intervals else UNDEFINED
+    return (
+        IntervalEstimate(*(max(part) for part in zip(*intervals, strict=True)))
+        if intervals
+        else UNDEFINED
+    )
 
 
 def _histogram_edges(scores: Scores, reference: int) -> Tensor:
-    """Numpy's: BINS equal bins over the group's range, half a unit to each side where that is a point."""
+    """Numpy's: BINS equal bins over the group's range, half a unit to each side where that is a
+    point."""
     values = scores.distinct(reference).values
     low, high = float(values[0]), float(values[-1])
     low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
@@ -269,7 +324,8 @@ def _histogram_edges(scores: Scores, reference: int) -> Tensor:
 
 
 def _histogram(scores: Distinct, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """(bins,) sums of weights and of squared weights; a bin holds its left edge, the last one both."""
+    """(bins,) sums of weights and of squared weights; a bin holds its left edge, the last one
+    both."""
     inside = (scores.values >= edges[0]) & (scores.values <= edges[-1])
     at = (torch.searchsorted(edges, scores.values[inside], right=True) - 1).clamp(0, len(edges) - 2)
     parts = (scores.weights[inside], scores.squares[inside])
@@ -277,11 +333,15 @@ def _histogram(scores: Distinct, edges: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gamma(mass: Tensor, squares: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
-    """(draws, bins) masses with mean `mass` and variance `squares`: for unit weights, Gamma(count)."""
+    """(draws, bins) masses with mean `mass` and variance `squares`: for unit weights,
+    Gamma(count)."""
     there = mass > 0
     scale = squares[there] / mass[there]
     drawn = torch.zeros(draws, len(mass), dtype=mass.dtype)
-    drawn[:, there] = torch.from_numpy(rng.standard_gamma((mass[there] / scale).numpy(), (draws, len(scale)))) * scale
+    drawn[:, there] = (
+        torch.from_numpy(rng.standard_gamma((mass[there] / scale).numpy(), (draws, len(scale))))
+        * scale
+    )
     return drawn
 
 
@@ -292,8 +352,10 @@ def _cumulative(mass: Tensor) -> Tensor:
 
 
 def _squared_w2(a: Tensor, b: Tensor, edges: Tensor) -> Tensor:
-    """Squared 2-Wasserstein distance of masses (..., bins) at the bins' centers: the integral of the squared difference
-    of the quantile functions, piecewise constant between the merged levels of both distribution functions."""
+    """Squared 2-Wasserstein distance of masses (..., bins) at the bins' centers: the integral of
+    the squared difference of the quantile functions, piecewise constant between the merged levels
+    of both distribution functions.
+    """
     centers = (edges[:-1] + edges[1:]) / 2
     Fa, Fb = _cumulative(a).contiguous(), _cumulative(b).contiguous()
     levels = torch.cat([Fa, Fb], -1).sort(-1).values

@@ -1,4 +1,5 @@
-"""`check_algorithm(method)`: does a method keep the contract, in every driver, and solve what it says?
+"""`check_algorithm(method)`: does a method keep the contract, in every driver, and solve what it
+says?
 
 The checks are those that every method of `ALGORITHMS` goes through, in some seconds on a CPU.
 """
@@ -20,16 +21,21 @@ from fairbound.training.hyperparams import numbers, with_hyperparams
 
 F64 = torch.float64
 Method = Algorithm[Any]
-MOST_STEPS = 16_000  # of a run that is to reach a known solution, which it may have after FEWEST_STEPS
+# of a run that is to reach a known solution, which it may have after FEWEST_STEPS
+MOST_STEPS = 16_000
 FEWEST_STEPS = 250
 NEAR = 0.05  # of a known solution, relative to its distance from the unconstrained one
-SCALE = 0.8  # by which one hyper-parameter at a time is changed to see what primal_step follows; a share stays one
+# by which one hyper-parameter at a time is changed to see what primal_step follows; a share stays
+# one
+SCALE = 0.8
 
 
 def check_algorithm(method: Method) -> str:
-    """Certify a method, built with settings that suit a problem whose gradients and constraints are of size 1.
+    """Certify a method, built with settings that suit a problem whose gradients and constraints are
+    of size 1.
 
-    Returns one line that lists the checks. Raises an AssertionError that names the first that fails, and a remedy.
+    Returns one line that lists the checks. Raises an AssertionError that names the first that
+    fails, and a remedy.
 
     >>> from fairbound import DescentAscent
     >>> check_algorithm(DescentAscent(tau=0.1, eta=0.1))[:66]
@@ -56,7 +62,7 @@ def check_algorithm(method: Method) -> str:
     return f"{name} passes {len(checks)} checks: {', '.join(checks)} ({declared})."
 
 
-# A quadratic with linear constraints, whose solutions are known -------------------------------------------------------
+# A quadratic with linear constraints, whose solutions are known -----------------------------------
 
 
 class QP(NamedTuple):
@@ -76,7 +82,9 @@ class QP(NamedTuple):
             A, b = self.A.to(x.dtype), self.b.to(x.dtype)
 
             def vjp(w: Tensor) -> Tensor:
-                known = torch.where((w[:1] != 0).any(), f_known, 1.0) * torch.where((w[1:] != 0).any(), c_known, 1.0)
+                known = torch.where((w[:1] != 0).any(), f_known, 1.0) * torch.where(
+                    (w[1:] != 0).any(), c_known, 1.0
+                )
                 return (w[0] * scale * gap + w[1:] @ A) * known
 
             return Estimate(f_known * scale * 0.5 * gap.square().sum(), c_known * (A @ x - b), vjp)
@@ -85,17 +93,26 @@ class QP(NamedTuple):
 
     def draw(self, method: Method, scale: float = 1.0) -> Draw:
         samples = [self.sample(evaluates, scale) for evaluates in method.evaluates]
-        return Draw.of(*samples, weight=torch.tensor(2.0, dtype=F64), uniform=torch.tensor(0.3, dtype=F64))
+        return Draw.of(
+            *samples, weight=torch.tensor(2.0, dtype=F64), uniform=torch.tensor(0.3, dtype=F64)
+        )
 
 
 SOLUTION = torch.tensor([0.5, -1.0, 0.25, 0.8], dtype=F64)
 MULTIPLIERS = torch.tensor([1.0, 0.5, 0.0], dtype=F64)
 ROWS = torch.tensor([[0.6, 0.8, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.6]], dtype=F64)
-BINDING = QP(SOLUTION + ROWS.T @ MULTIPLIERS, ROWS, ROWS @ SOLUTION + torch.tensor([0.0, 0.0, 1.0], dtype=F64))
-INSIDE = BINDING._replace(b=ROWS @ BINDING.a + 1.0)  # no constraint is active: the minimizer of f solves it
+BINDING = QP(
+    SOLUTION + ROWS.T @ MULTIPLIERS,
+    ROWS,
+    ROWS @ SOLUTION + torch.tensor([0.0, 0.0, 1.0], dtype=F64),
+)
+# no constraint is active: the minimizer of f solves it
+INSIDE = BINDING._replace(b=ROWS @ BINDING.a + 1.0)
 # The first constraint is an equality, met from below: its multiplier is -1.
 MULTIPLIERS_EQUAL = torch.tensor([-1.0, 0.5, 0.0], dtype=F64)
-EQUAL = BINDING._replace(a=SOLUTION + ROWS.T @ MULTIPLIERS_EQUAL, equality=torch.tensor([True, False, False]))
+EQUAL = BINDING._replace(
+    a=SOLUTION + ROWS.T @ MULTIPLIERS_EQUAL, equality=torch.tensor([True, False, False])
+)
 START = torch.zeros(4, dtype=F64)
 
 
@@ -112,7 +129,7 @@ def _path(method: Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tenso
         yield x, state
 
 
-# The contract, step by step -------------------------------------------------------------------------------------------
+# The contract, step by step -----------------------------------------------------------------------
 
 
 def _declarations(method: Method) -> None:
@@ -132,17 +149,35 @@ def _shapes(method: Method) -> None:
             d, after = method.update(x, state, BINDING.draw(method))
             expect(
                 d.shape == x.shape and d.dtype == dtype,
-                f"the step has shape {tuple(d.shape)} and {d.dtype}, the point {tuple(x.shape)} and {dtype}; make new "
-                "tensors like x, x.new_zeros(...)",
+                f"the step has shape {tuple(d.shape)} and {d.dtype}, the point {tuple(x.shape)} and"
+                f" {dtype}; make new tensors like x, x.new_zeros(...)",
             )
-            forms = [[(tuple(leaf.shape), leaf.dtype) for leaf in tree_leaves(s)] for s in (state, after)]
-            expect(forms[0] == forms[1], f"update changes the form of the state, from {forms[0]} to {forms[1]}")
+            forms = [
+                [(tuple(leaf.shape), leaf.dtype) for leaf in tree_leaves(s)] for s in (state, after)
+            ]
+            expect(
+                forms[0] == forms[1],
+                f"update changes the form of the state, from {forms[0]} to {forms[1]}",
+            )
             finite = all(bool(leaf.isfinite().all()) for leaf in (d, *tree_leaves(after)))
-            expect(finite, f"the step is not finite; it may read what evaluates={method.evaluates} does not declare")
+            expect(
+                finite,
+                f"the step is not finite; it may read what evaluates={method.evaluates} does not"
+                " declare",
+            )
             y, output = method.multipliers(after), method.output(x, after)
-            expect(y is None or y.shape == (3,), "multipliers(state) must have one entry for each constraint")
-            expect(output.shape == x.shape, f"output has shape {tuple(output.shape)}, the point {tuple(x.shape)}")
-            expect(all(v.shape == () for v in method.monitor(after).values()), "monitor(state) must give scalars")
+            expect(
+                y is None or y.shape == (3,),
+                "multipliers(state) must have one entry for each constraint",
+            )
+            expect(
+                output.shape == x.shape,
+                f"output has shape {tuple(output.shape)}, the point {tuple(x.shape)}",
+            )
+            expect(
+                all(v.shape == () for v in method.monitor(after).values()),
+                "monitor(state) must give scalars",
+            )
             x, state = x + d, after
 
 
@@ -155,10 +190,16 @@ def _rows(method: Method) -> None:
     equality = None if _refuses_equality(method) else torch.arange(m) == 1
     state = method.start(START.new_zeros(()), m, equality, start)
     alone = [
-        method.start(START.new_zeros(()), 1, None if equality is None else equality[i : i + 1], start[i : i + 1])
+        method.start(
+            START.new_zeros(()),
+            1,
+            None if equality is None else equality[i : i + 1],
+            start[i : i + 1],
+        )
         for i in range(m)
     ]
-    far = torch.full((m,), 10.0, dtype=F64)  # small errors: sizes at which rows do not yet pull together
+    # small errors: sizes at which rows do not yet pull together
+    far = torch.full((m,), 10.0, dtype=F64)
     sizes, size = ({"sizes": Sizes(s, s)} if method.measures else {} for s in (far, far[:1]))
     for _ in range(8):
         values = torch.randn(method.draws, m, dtype=F64, generator=generator)
@@ -167,7 +208,9 @@ def _rows(method: Method) -> None:
             w_alone, alone[i] = method.step(alone[i], *values[:, i : i + 1], **size)
             pairs = [(w, w_alone), *zip(state, alone[i], strict=True)]
             same = all(a is None or a.ndim == 0 or close(a[i : i + 1], b) for a, b in pairs)
-            expect(same, "a constraint is treated differently beside others than alone; omit row_wise")
+            expect(
+                same, "a constraint is treated differently beside others than alone; omit row_wise"
+            )
 
 
 def _refuses_equality(method: MultiplierMethod[Any]) -> bool:
@@ -180,7 +223,9 @@ def _refuses_equality(method: MultiplierMethod[Any]) -> bool:
 
 def _purity(method: Method) -> None:
     """Two interleaved loops equal each loop alone, and no input is changed."""
-    remedy = "update may read its arguments and the settings only; put what it remembers into the state"
+    remedy = (
+        "update may read its arguments and the settings only; put what it remembers into the state"
+    )
     x, state, draw = START, _begin(method, BINDING, START), BINDING.draw(method)
     before = [leaf.clone() for leaf in tree_leaves((x, state))]
     twice = []
@@ -194,7 +239,10 @@ def _purity(method: Method) -> None:
     alone = [list(_path(method, BINDING, start, 6)) for start in starts]
     together = zip(*(_path(method, BINDING, start, 6) for start in starts), strict=True)
     for k, both in enumerate(together):
-        expect(all(_same(alone[i][k], both[i]) for i in (0, 1)), f"two loops disturb each other; {remedy}")
+        expect(
+            all(_same(alone[i][k], both[i]) for i in (0, 1)),
+            f"two loops disturb each other; {remedy}",
+        )
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -215,13 +263,16 @@ def _vmap(method: Method) -> None:
     for i in range(3):
         single = tree_leaves(step(points[i], float(values[i])))
         expect(
-            all(close(a[i] if a.ndim > b.ndim else a, b) for a, b in zip(stacked, single, strict=True)),
-            f"stacked runs differ from single ones over x{' and ' + name if name else ''}; let branches be data "
-            "(torch.where, weights of 0 and 1)",
+            all(
+                close(a[i] if a.ndim > b.ndim else a, b)
+                for a, b in zip(stacked, single, strict=True)
+            ),
+            f"stacked runs differ from single ones over x{' and ' + name if name else ''}; let"
+            " branches be data (torch.where, weights of 0 and 1)",
         )
 
 
-# What a user's learning rate replaces ---------------------------------------------------------------------------------
+# What a user's learning rate replaces -------------------------------------------------------------
 
 
 def _first_step(method: Method, scale: float = 1.0) -> tuple[Tensor, float]:
@@ -232,40 +283,49 @@ def _first_step(method: Method, scale: float = 1.0) -> tuple[Tensor, float]:
 
 
 def _primal_step(method: Method) -> None:
-    """`.grad` receives d / -primal_step, which must have the size of a gradient whatever the step is."""
+    """`.grad` receives d / -primal_step, which must have the size of a gradient whatever the step
+    is."""
     d, step = _first_step(method)
     gradient = START - INSIDE.a
     expect(
         step > 0 and float(d @ gradient) < 0,
-        f"at the start, where no constraint is active, primal_step is {step:.3g} and the step's slope on f "
-        f"{float(d @ gradient):.3g}: it does not descend; d is to be added to x",
+        f"at the start, where no constraint is active, primal_step is {step:.3g} and the step's"
+        f" slope on f {float(d @ gradient):.3g}: it does not descend; d is to be added to x",
     )
-    linear = close(_first_step(method, 2.0)[0], 2 * d, 1e-6)  # in f: an adaptive step (Polyak's) is not
+    # in f: an adaptive step (Polyak's) is not
+    linear = close(_first_step(method, 2.0)[0], 2 * d, 1e-6)
     sizes = {float(d.norm()) / step}
     for name, value in numbers(method).items():
         other, other_step = _first_step(with_hyperparams(method, {name: value * SCALE}))
-        scaled, followed = close(other, SCALE * d, 1e-6), abs(other_step - SCALE * step) <= 1e-6 * step
+        scaled, followed = (
+            close(other, SCALE * d, 1e-6),
+            abs(other_step - SCALE * step) <= 1e-6 * step,
+        )
         expect(
             followed or not scaled or not linear,
-            f"d is proportional to {name} and primal_step is not, so that a loop would multiply `.grad` by {name}; "
-            f"return self.{name} in primal_step",
+            f"d is proportional to {name} and primal_step is not, so that a loop would multiply"
+            f" `.grad` by {name}; return self.{name} in primal_step",
         )
         sizes.add(float(other.norm()) / other_step if other_step else 0.0)
     ratio = max(sizes) / float(gradient.norm())
-    constant = max(sizes) - min(sizes) <= 1e-6 * max(sizes)  # else it is a setting that makes the direction longer
+    # else it is a setting that makes the direction longer
+    constant = max(sizes) - min(sizes) <= 1e-6 * max(sizes)
     parallel = close(d / d.norm(), -gradient / gradient.norm(), 1e-6)
     expect(
         not (linear and constant and parallel) or abs(ratio - 1) <= 1e-6,
-        f"d is -{ratio:.3g} times primal_step times the gradient, whatever the settings, so that a loop would multiply "
-        f"`.grad` by {ratio:.3g}; let primal_step be the whole factor",
+        f"d is -{ratio:.3g} times primal_step times the gradient, whatever the settings, so that a"
+        f" loop would multiply `.grad` by {ratio:.3g}; let primal_step be the whole factor",
     )
 
 
-# What it solves -------------------------------------------------------------------------------------------------------
+# What it solves -----------------------------------------------------------------------------------
 
 
-def _reaches(method: Method, qp: QP, x: Tensor, solved: Callable[[Tensor, Tensor | None], bool], failure: str) -> None:
-    """Whether x and multipliers, averaged over the second half of 250, 500, ... steps, are the solution."""
+def _reaches(
+    method: Method, qp: QP, x: Tensor, solved: Callable[[Tensor, Tensor | None], bool], failure: str
+) -> None:
+    """Whether x and multipliers, averaged over the second half of 250, 500, ... steps, are the
+    solution."""
     total, first_half, due = x.new_zeros(()), x.new_zeros(()), FEWEST_STEPS
     for k, (point, state) in enumerate(_path(method, qp, x, MOST_STEPS), 1):
         y = method.multipliers(state)
@@ -283,26 +343,48 @@ def _reaches(method: Method, qp: QP, x: Tensor, solved: Callable[[Tensor, Tensor
         first_half, due = total, 2 * due
     end = f"x = {[round(v, 3) for v in mean_x.tolist()]}"
     end += "" if mean_y is None else f", multipliers {[round(v, 3) for v in mean_y.tolist()]}"
-    raise FailedCheck(f"after {k} steps {failure}; it is at {end}. Look at the signs of d and c, and at the steps")
+    raise FailedCheck(
+        f"after {k} steps {failure}; it is at {end}. Look at the signs of d and c, and at the steps"
+    )
 
 
 def _solves(method: Method) -> None:
-    """min 1/2 |x - a|^2 s.t. A x <= b: with constraints that do not bind, and with constraints that do."""
+    """min 1/2 |x - a|^2 s.t. A x <= b: with constraints that do not bind, and with constraints that
+    do."""
     a, solution = BINDING.a, SOLUTION
     near = NEAR * float((a - solution).norm())
-    for start, failure in ((START, "it does not reach the minimizer of f"), (a, "it has left the minimizer of f")):
-        text = f"{failure}, {[round(v, 3) for v in a.tolist()]}, which solves a problem whose constraints do not bind"
+    for start, failure in (
+        (START, "it does not reach the minimizer of f"),
+        (a, "it has left the minimizer of f"),
+    ):
+        text = (
+            f"{failure}, {[round(v, 3) for v in a.tolist()]}, which solves a problem whose"
+            " constraints do not bind"
+        )
         _reaches(method, INSIDE, start, lambda x, y: bool((x - a).norm() < near), text)
     if method.solves == "kkt":
-        text = f"it does not reach the KKT point x = {[round(v, 3) for v in solution.tolist()]}, multipliers 1, 0.5, 0"
-        _reaches(method, BINDING, START, lambda x, y: bool((x - solution).norm() < near) and _multiplied(y), text)
+        text = (
+            f"it does not reach the KKT point x = {[round(v, 3) for v in solution.tolist()]},"
+            " multipliers 1, 0.5, 0"
+        )
+        _reaches(
+            method,
+            BINDING,
+            START,
+            lambda x, y: bool((x - solution).norm() < near) and _multiplied(y),
+            text,
+        )
     elif method.solves == "penalty":
-        text = "it minimizes no penalized objective: f's gradient must be balanced by violated constraints"
+        text = (
+            "it minimizes no penalized objective: f's gradient must be balanced by violated"
+            " constraints"
+        )
         _reaches(method, BINDING, START, lambda x, y: _penalized(BINDING, x), text)
 
 
 def _equality(method: Method) -> None:
-    """The same with a constraint c = 0 that is met from below, by every method that does not refuse it in `init`."""
+    """The same with a constraint c = 0 that is met from below, by every method that does not refuse
+    it in `init`."""
     if method.solves is None:
         return
     try:
@@ -315,7 +397,11 @@ def _equality(method: Method) -> None:
         text = f"a constraint c = 0 is not met from c < 0, where its multiplier is negative{remedy}"
         expected = MULTIPLIERS_EQUAL
         _reaches(
-            method, EQUAL, START, lambda x, y: bool((x - SOLUTION).norm() < near) and _multiplied(y, expected), text
+            method,
+            EQUAL,
+            START,
+            lambda x, y: bool((x - SOLUTION).norm() < near) and _multiplied(y, expected),
+            text,
         )
     else:
         text = f"it does not penalize c < 0 of a constraint c = 0{remedy}"
@@ -327,12 +413,17 @@ def _multiplied(y: Tensor | None, expected: Tensor = MULTIPLIERS) -> bool:
 
 
 def _penalized(qp: QP, x: Tensor) -> bool:
-    """grad f + A'w = 0 with weights w of violated constraints alone, and less violation than without a penalty.
+    """grad f + A'w = 0 with weights w of violated constraints alone, and less violation than
+    without a penalty.
 
     The weight of a violated c <= 0 is >= 0; that of c = 0 has either sign.
     """
     c, worst = (violations(ROWS @ point - qp.b, qp.equality) for point in (x, qp.a))
     w = torch.linalg.lstsq(ROWS.T, (qp.a - x)[:, None]).solution[:, 0]
     size = violations(w, qp.equality)
-    balanced = (qp.a - x - ROWS.T @ w).norm() < NEAR and size.min() > -NEAR and w[c < -NEAR].abs().sum() < NEAR
+    balanced = (
+        (qp.a - x - ROWS.T @ w).norm() < NEAR
+        and size.min() > -NEAR
+        and w[c < -NEAR].abs().sum() < NEAR
+    )
     return bool(balanced and size.max() > 0.01 and c.max() < worst.max() - 0.01)

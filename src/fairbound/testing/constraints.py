@@ -1,6 +1,7 @@
 """`check_constraint(constraint, batch)`: does a constraint of yours work in every driver?
 
-It checks a constraint with a new statistic, contrast or function on a mini-batch in double precision.
+It checks a constraint with a new statistic, contrast or function on a mini-batch in double
+precision.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ MOST_CELLS = 20  # that are made absent, one after the other
 
 
 def check_constraint(constraint: AnyConstraint, batch: MiniBatch) -> str:
-    """Certify a constraint on a mini-batch with examples of every cell, as a loop has it: groups, labels, outputs.
+    """Certify a constraint on a mini-batch with examples of every cell, as a loop has it: groups,
+    labels, outputs.
 
-    Returns one line that lists the checks. Raises an AssertionError that names the first that fails, and a remedy.
+    Returns one line that lists the checks. Raises an AssertionError that names the first that
+    fails, and a remedy.
 
     >>> from fairbound import constraints
     >>> batch = MiniBatch(torch.rand(40), torch.arange(40) % 2)
@@ -34,7 +37,9 @@ def check_constraint(constraint: AnyConstraint, batch: MiniBatch) -> str:
     'Constraint passes 7 checks: names, value, order, gradient, chunks, absent cells, precision.'
     """
     if not isinstance(constraint, Constraint | FunctionConstraint):
-        raise TypeError(f"check_constraint takes a Constraint or a FunctionConstraint, got {constraint!r}")
+        raise TypeError(
+            f"check_constraint takes a Constraint or a FunctionConstraint, got {constraint!r}"
+        )
     batch.check([constraint.by])
     checks: dict[str, Callable[[AnyConstraint, MiniBatch], None]] = {
         "names": _names,
@@ -49,11 +54,15 @@ def check_constraint(constraint: AnyConstraint, batch: MiniBatch) -> str:
     checks["precision"] = _precision
     name = type(constraint).__name__
     certify(name, checks, constraint, _cast(batch, F64))
-    note = "" if _vmaps(constraint, batch) else " Its function cannot be vmapped: for loops, not for stacked runs."
+    note = (
+        ""
+        if _vmaps(constraint, batch)
+        else " Its function cannot be vmapped: for loops, not for stacked runs."
+    )
     return f"{name} passes {len(checks)} checks: {', '.join(checks)}.{note}"
 
 
-# Mini-batches ---------------------------------------------------------------------------------------------------------
+# Mini-batches -------------------------------------------------------------------------------------
 
 
 def _cast(batch: MiniBatch, dtype: torch.dtype) -> MiniBatch:
@@ -71,14 +80,20 @@ def _chosen(batch: MiniBatch, which: Tensor) -> MiniBatch:
 
 
 def _examples_mapped(change: Callable[[Tensor], Tensor], batch: MiniBatch) -> MiniBatch:
-    """Every tensor with an entry for each example changed; handed-over values and parameters are not."""
+    """Every tensor with an entry for each example changed; handed-over values and parameters are
+    not."""
     groups = dict(batch.groups) if isinstance(batch.groups, Mapping) else batch.groups
-    changed: MiniBatch = tree_map_only(Tensor, change, batch._replace(groups=groups, values=None, parameters=()))
+    changed: MiniBatch = tree_map_only(
+        Tensor, change, batch._replace(groups=groups, values=None, parameters=())
+    )
     return changed._replace(values=batch.values, parameters=batch.parameters)
 
 
 def _totals(constraints: ConstraintSet, batch: MiniBatch) -> SumsCounts:
-    values, functions = constraints.example_values(batch), constraints.function_values(lambda _: batch)
+    values, functions = (
+        constraints.example_values(batch),
+        constraints.function_values(lambda _: batch),
+    )
     return constraints.sums_counts(values, functions, constraints.layout(batch))
 
 
@@ -86,27 +101,45 @@ def _same(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
     return torch.allclose(a.double(), b.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-# Checks ---------------------------------------------------------------------------------------------------------------
+# Checks -------------------------------------------------------------------------------------------
 
 
 def _names(constraint: AnyConstraint, batch: MiniBatch) -> None:
     wrong = [name for name in constraint.names if not isinstance(name, str) or not name]
-    expect(not wrong, f"names are words, and {wrong[:1]} is none; a saved state identifies constraints by name")
-    expect(len(set(constraint.names)) == constraint.m, f"every row needs a distinct name, got {constraint.names}")
+    expect(
+        not wrong,
+        f"names are words, and {wrong[:1]} is none; a saved state identifies constraints by name",
+    )
+    expect(
+        len(set(constraint.names)) == constraint.m,
+        f"every row needs a distinct name, got {constraint.names}",
+    )
 
 
 def _value(constraint: AnyConstraint, batch: MiniBatch) -> None:
     copies = tree_map_only(Tensor, Tensor.clone, batch)
     c = constraint.evaluate(batch)
-    expect(c.shape == (constraint.m,), f"its value must be of shape ({constraint.m},), got {tuple(c.shape)}")
+    expect(
+        c.shape == (constraint.m,),
+        f"its value must be of shape ({constraint.m},), got {tuple(c.shape)}",
+    )
     expect(c.is_floating_point(), f"its value must be a real number, got {c.dtype}")
-    absent = [name for name, value in zip(constraint.names, c.tolist(), strict=True) if value != value]
-    expect(not absent, f"{absent[:3]} is NaN on this mini-batch; give one with examples of every cell")
+    absent = [
+        name for name, value in zip(constraint.names, c.tolist(), strict=True) if value != value
+    ]
+    expect(
+        not absent, f"{absent[:3]} is NaN on this mini-batch; give one with examples of every cell"
+    )
     expect(bool(torch.isfinite(c).all()), f"its value must be finite, got {c.tolist()}")
-    same = all(torch.equal(a, b) for a, b in zip(tree_leaves(copies), tree_leaves(batch), strict=True) if a is not None)
+    same = all(
+        torch.equal(a, b)
+        for a, b in zip(tree_leaves(copies), tree_leaves(batch), strict=True)
+        if a is not None
+    )
     expect(same, "it changes the mini-batch in place; compute with copies")
     expect(
-        _same(constraint.evaluate(batch), c, 0.0), "its value differs from call to call; it must draw no random numbers"
+        _same(constraint.evaluate(batch), c, 0.0),
+        "its value differs from call to call; it must draw no random numbers",
     )
 
 
@@ -114,7 +147,8 @@ def _order(constraint: AnyConstraint, batch: MiniBatch) -> None:
     turned = _chosen(batch, torch.arange(batch.losses.shape[0]).flip(0))
     expect(
         _same(constraint.evaluate(turned), constraint.evaluate(batch)),
-        "its value depends on the order of the examples, which is random; take means or sums over them",
+        "its value depends on the order of the examples, which is random; take means or sums over"
+        " them",
     )
 
 
@@ -126,24 +160,34 @@ def _variables(batch: MiniBatch) -> list[Tensor]:
 def _with(batch: MiniBatch, variables: list[Tensor]) -> MiniBatch:
     rest = iter(variables)
     losses = next(rest)
-    return batch._replace(losses=losses, outputs=None if batch.outputs is None else next(rest), parameters=list(rest))
+    return batch._replace(
+        losses=losses, outputs=None if batch.outputs is None else next(rest), parameters=list(rest)
+    )
 
 
 def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
-    """The gradient of w'c by example weights against finite differences of the value, for every row and for all."""
+    """The gradient of w'c by example weights against finite differences of the value, for every row
+    and for all."""
     generator = torch.Generator().manual_seed(0)
     if isinstance(constraint, Constraint) and constraint.proxy:
         constraint = replace(constraint, proxy=False)  # the surrogate is what is differentiated
     constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
     at = [v.clone().requires_grad_() for v in _variables(batch)]
     mine = _with(batch, at)
-    values, functions = constraints.example_values(mine), constraints.function_values(lambda _: mine)
+    values, functions = (
+        constraints.example_values(mine),
+        constraints.function_values(lambda _: mine),
+    )
     layout = constraints.layout(mine)
     totals = constraints.sums_counts(values, functions, layout)
     means, differentiated = totals.means, [*values, *(value for value, _ in functions)]
     directions = [torch.randn(v.shape, dtype=F64, generator=generator).to(v.device) for v in at]
     ahead, behind = (
-        constraint.evaluate(_with(batch, [v.detach() + sign * STEP * u for v, u in zip(at, directions, strict=True)]))
+        constraint.evaluate(
+            _with(
+                batch, [v.detach() + sign * STEP * u for v, u in zip(at, directions, strict=True)]
+            )
+        )
         for sign in (1, -1)
     )
     slopes = (ahead - behind) / (2 * STEP)
@@ -155,18 +199,28 @@ def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
     for w in rows:
         by_mean = constraints.mean_weights(means, torch.cat([w.new_zeros(1), w]))
         weights = constraints.example_weights(by_mean, totals.counts, layout, values)
-        graphs = [(v, weight) for v, weight in zip(differentiated, weights, strict=True) if v.requires_grad]
+        graphs = [
+            (v, weight)
+            for v, weight in zip(differentiated, weights, strict=True)
+            if v.requires_grad
+        ]
         gradients = torch.autograd.grad(
-            [v for v, _ in graphs], at, [weight for _, weight in graphs], retain_graph=True, allow_unused=True
+            [v for v, _ in graphs],
+            at,
+            [weight for _, weight in graphs],
+            retain_graph=True,
+            allow_unused=True,
         )
-        slope = sum((g * u).sum() for g, u in zip(gradients, directions, strict=True) if g is not None)
+        slope = sum(
+            (g * u).sum() for g, u in zip(gradients, directions, strict=True) if g is not None
+        )
         expected = w @ slopes
         which = constraint.names[int(w.argmax())] if int((w != 0).sum()) == 1 else "w'c"
         expect(
             _same(torch.as_tensor(slope), expected, 1e-4),
-            f"the gradient of {which!r} is {float(slope):.6g} along a direction in which its value changes by "
-            f"{float(expected):.6g}; a statistic or function must be differentiable, without .detach() and .item(), "
-            "and a contrast's transpose() must be that of apply()",
+            f"the gradient of {which!r} is {float(slope):.6g} along a direction in which its value"
+            f" changes by {float(expected):.6g}; a statistic or function must be differentiable,"
+            " without .detach() and .item(), and a contrast's transpose() must be that of apply()",
         )
 
 
@@ -177,9 +231,12 @@ def _chunks(constraint: AnyConstraint, batch: MiniBatch) -> None:
         half = size // 2
         parts = [constraint.evaluate(_chosen(batch, torch.arange(i, 2 * half, 2))) for i in (0, 1)]
         expect(
-            _same((parts[0] + parts[1]) / 2, constraint.evaluate(_chosen(batch, torch.arange(2 * half)))),
-            "mean=True says that it is a plain mean over examples, and the mean over two halves is another one; "
-            "omit mean",
+            _same(
+                (parts[0] + parts[1]) / 2,
+                constraint.evaluate(_chosen(batch, torch.arange(2 * half))),
+            ),
+            "mean=True says that it is a plain mean over examples, and the mean over two halves is"
+            " another one; omit mean",
         )
         return
     constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
@@ -188,8 +245,8 @@ def _chunks(constraint: AnyConstraint, batch: MiniBatch) -> None:
         added = added.plus(_totals(constraints, _chosen(batch, torch.arange(i, size, 3))))
     expect(
         _same(added.sums, totals.sums) and _same(added.counts, totals.counts),
-        "sums of its statistic over three parts of a mini-batch do not add up to the whole's; a statistic must be a "
-        "value of each example by itself, not of the batch",
+        "sums of its statistic over three parts of a mini-batch do not add up to the whole's; a"
+        " statistic must be a value of each example by itself, not of the batch",
     )
 
 
@@ -209,7 +266,10 @@ def _absent_cells(constraint: AnyConstraint, batch: MiniBatch) -> None:
     assert isinstance(constraint, Constraint)
     entries = constraint.contrast.matrix()
     sizes = constraint.cells.names
-    expect(entries.shape == (constraint.m, len(sizes)), f"its contrast's matrix is {tuple(entries.shape)}")
+    expect(
+        entries.shape == (constraint.m, len(sizes)),
+        f"its contrast's matrix is {tuple(entries.shape)}",
+    )
     for k, rest in _without_cells(constraint, batch):
         constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
         counts = _totals(constraints, rest).counts[1:]
@@ -217,13 +277,16 @@ def _absent_cells(constraint: AnyConstraint, batch: MiniBatch) -> None:
         needs = ((entries != 0) & (counts == 0).cpu()).any(1).to(c.device)
         expect(
             torch.equal(c.isnan(), needs),
-            f"without examples of the cell {sizes[k]!r}, {_few(constraint, c.isnan() & ~needs)} is not observed, or "
-            f"{_few(constraint, ~c.isnan() & needs)} is; observed() must say which rows need which cells",
+            f"without examples of the cell {sizes[k]!r}, {_few(constraint, c.isnan() & ~needs)} is"
+            f" not observed, or {_few(constraint, ~c.isnan() & needs)} is; observed() must say"
+            " which rows need which cells",
         )
 
 
 def _few(constraint: AnyConstraint, rows: Tensor) -> str:
-    return str([name for name, marked in zip(constraint.names, rows.tolist(), strict=True) if marked][:3])
+    return str(
+        [name for name, marked in zip(constraint.names, rows.tolist(), strict=True) if marked][:3]
+    )
 
 
 def _precision(constraint: AnyConstraint, batch: MiniBatch) -> None:
@@ -232,7 +295,8 @@ def _precision(constraint: AnyConstraint, batch: MiniBatch) -> None:
     single = constraint.evaluate(_cast(batch, torch.float32))
     expect(
         _same(single, expected, 1e-3),
-        f"in single precision its value is {single.tolist()[:4]} instead of {expected.tolist()[:4]}",
+        f"in single precision its value is {single.tolist()[:4]} instead of"
+        f" {expected.tolist()[:4]}",
     )
     if torch.cuda.is_available():
         on_gpu = constraint.evaluate(tree_map_only(Tensor, Tensor.cuda, batch))
@@ -245,7 +309,9 @@ def _vmaps(constraint: AnyConstraint, batch: MiniBatch) -> bool:
         return True
     at = _variables(_cast(batch, F64))
     try:
-        torch.func.vmap(lambda *v: constraint.evaluate(_with(batch, list(v))))(*(torch.stack([v, v]) for v in at))
+        torch.func.vmap(lambda *v: constraint.evaluate(_with(batch, list(v))))(
+            *(torch.stack([v, v]) for v in at)
+        )
     except Exception:
         return False
     return True

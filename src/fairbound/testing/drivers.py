@@ -52,7 +52,9 @@ def _training() -> tuple[Problem, Sampler, Tensor]:
     generator = torch.Generator().manual_seed(0)
     groups = (torch.arange(60) % 3 == 0).long()
     X = torch.randn(60, 3, dtype=F64, generator=generator)
-    y = 0.3 * (X.sum(1) * (1 - 2.0 * groups) + 0.5 * torch.randn(60, dtype=F64, generator=generator))
+    y = 0.3 * (
+        X.sum(1) * (1 - 2.0 * groups) + 0.5 * torch.randn(60, dtype=F64, generator=generator)
+    )
     constraint = pairwise_loss_parity(2, bound=BOUND).bind(groups)
     forward, x = make_functional(_model())
     problem = Problem(forward, _loss, constraint, Dataset(X, y, {"group": groups}))
@@ -65,18 +67,26 @@ def check_run(method: Method, steps: int = 25) -> None:
     name, value = next(iter(numbers(method).items()), ("", 0.0))
     other = with_hyperparams(method, {name: 0.7 * value}) if name else method
     samplers = sampler.seeded(3, 4)
-    stacked = run(problem, [method, other], samplers, torch.stack([x0, x0]), steps, compile=False).result()
+    stacked = run(
+        problem, [method, other], samplers, torch.stack([x0, x0]), steps, compile=False
+    ).result()
     expect(not stacked.skipped.any(), "`run` skips its steps: something in them is not finite")
     alone = run(problem, other, samplers[1], x0, steps, compile=False).result()
-    expect(close(stacked.x[1], alone.x[0]), "a run of a stack differs from the run alone; see the check 'vmap'")
+    expect(
+        close(stacked.x[1], alone.x[0]),
+        "a run of a stack differs from the run alone; see the check 'vmap'",
+    )
     source, x = problem.source(samplers[0]), x0
     state = method.init(x, problem.m, source.first(method.evaluates)(x))
     for k in range(steps):
-        d, state = _updated(method, x, state, source.next(method.evaluates, method.batch_size_probs), k)
+        d, state = _updated(
+            method, x, state, source.next(method.evaluates, method.batch_size_probs), k
+        )
         x = x + d
     expect(
         close(stacked.x[0], x) and close(stacked.output[0], method.output(x, state)),
-        "`run` differs from a loop that calls update; the method may keep state outside of its state",
+        "`run` differs from a loop that calls update; the method may keep state outside of its"
+        " state",
     )
 
 
@@ -95,21 +105,29 @@ class Loop:
         """Fresh examples, `size` times four of every group."""
         groups = self.problem.data.groups["group"]
         members = [(groups == group).nonzero().flatten() for group in (0, 1)]
-        drawn = [m[torch.randint(m.numel(), (4 * size,), generator=self.generator)] for m in members]
+        drawn = [
+            m[torch.randint(m.numel(), (4 * size,), generator=self.generator)] for m in members
+        ]
         return torch.cat(drawn)
 
     def batch(self, examples: Tensor) -> MiniBatch:
         data = self.problem.data
-        return MiniBatch(_loss(self.model(data.X[examples]), data.y[examples]), data.groups["group"][examples])
+        return MiniBatch(
+            _loss(self.model(data.X[examples]), data.y[examples]), data.groups["group"][examples]
+        )
 
     def sample(self, examples: Tensor, first: int = 0, every: int = 1) -> Sample:
         """The same as a function of x; `every` second example, and of every group, is a half."""
         data = self.problem.data
-        groups = [examples[data.groups["group"][examples] == group][first::every] for group in (0, 1)]
+        groups = [
+            examples[data.groups["group"][examples] == group][first::every] for group in (0, 1)
+        ]
 
         def values(x: Tensor) -> tuple[Tensor, Tensor]:
             chosen = (examples[first::every], *groups)
-            f, a, b = (_loss(self.problem.forward(x, data.X[rows]), data.y[rows]).mean() for rows in chosen)
+            f, a, b = (
+                _loss(self.problem.forward(x, data.X[rows]), data.y[rows]).mean() for rows in chosen
+            )
             return f, torch.stack([a - b, b - a]) - BOUND
 
         return Sample.of(values)
@@ -144,20 +162,28 @@ class Loop:
 
 
 def check_constrained(method: Method) -> None:
-    """In a loop under SGD, whose rate is primal_step, the model's parameters are the method's iterates."""
+    """In a loop under SGD, whose rate is primal_step, the model's parameters are the method's
+    iterates."""
     if trial_step(method).several_points:
         return  # a loop refuses it
     loop = Loop(method)
     for k in range(20):
         loop.step()
-        expect(loop.fair.skipped == 0, f"Constrained skipped step {k + 1}: something in it is not finite")
+        expect(
+            loop.fair.skipped == 0,
+            f"Constrained skipped step {k + 1}: something in it is not finite",
+        )
         expect(
             close(loop.trained, loop.x),
-            f"a loop with Constrained differs from update at step {k + 1}; check primal_step and evaluates",
+            f"a loop with Constrained differs from update at step {k + 1}; check primal_step and"
+            " evaluates",
         )
     y = method.multipliers(loop.state)
     multipliers = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
-    expect(close(multipliers, multipliers[:0] if y is None else y), "Constrained has other multipliers than update")
+    expect(
+        close(multipliers, multipliers[:0] if y is None else y),
+        "Constrained has other multipliers than update",
+    )
 
 
 def check_resume(method: Method) -> None:
@@ -176,6 +202,6 @@ def check_resume(method: Method) -> None:
         halfway.step()
     expect(
         torch.equal(uninterrupted.trained, halfway.trained),
-        "a loop that is saved and resumed differs from one that is not; all that the method remembers must be tensors "
-        "in its state",
+        "a loop that is saved and resumed differs from one that is not; all that the method"
+        " remembers must be tensors in its state",
     )

@@ -1,4 +1,5 @@
-"""Whether and how `run` compiles its steps: traced once into a graph of plain tensor operations, built by inductor."""
+"""Whether and how `run` compiles its steps: traced once into a graph of plain tensor operations,
+built by inductor."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 log = logging.getLogger("fairbound")
 
-LONG = 2_000  # steps from which compiling pays: it takes 5 to 15 s and saves 5 to 20 ms a step (9-64-32-1 net)
+# steps from which compiling pays: it takes 5 to 15 s and saves 5 to 20 ms a step (9-64-32-1 net)
+LONG = 2_000
 LONG_WITH_RANDOM_SIZES = 300  # it takes 20 to 40 s and saves 100 ms a step
 
 
@@ -26,7 +28,12 @@ def decide(requested: bool | None, steps: int, random_sizes: bool = False) -> tu
     long = LONG_WITH_RANDOM_SIZES if random_sizes else LONG
     if requested is False:
         return False, "not compiled, as asked"
-    if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("cl")):
+    if not (
+        os.environ.get("CXX")
+        or shutil.which("g++")
+        or shutil.which("clang++")
+        or shutil.which("cl")
+    ):
         note = "not compiled: no C++ compiler was found (install g++ for runs several times faster)"
         log.log(logging.WARNING if requested or steps >= long else logging.INFO, note)
         return False, note
@@ -38,13 +45,16 @@ def decide(requested: bool | None, steps: int, random_sizes: bool = False) -> tu
 
 
 class Compiler:
-    """Compiles functions that are always called with tensors of the same shapes, and depend on nothing else.
+    """Compiles functions that are always called with tensors of the same shapes, and depend on
+    nothing else.
 
-    A function's operations on its arguments are traced once (`make_fx`), and inductor compiles the trace to machine
-    code. Unlike `torch.compile` this parses no Python code and checks no guards at each call: for steps of a
-    millisecond that took a third of the time. What was compiled for a `problem` under a key is cached there.
+    A function's operations on its arguments are traced once (`make_fx`), and inductor compiles the
+    trace to machine code. Unlike `torch.compile` this parses no Python code and checks no guards at
+    each call: for steps of a millisecond that took a third of the time. What was compiled for a
+    `problem` under a key is cached there.
 
-    Where that fails (a compiler that cannot build), a run that did not ask for compilation continues without it.
+    Where that fails (a compiler that cannot build), a run that did not ask for compilation
+    continues without it.
     """
 
     def __init__(self, problem: object, forced: bool) -> None:
@@ -53,10 +63,14 @@ class Compiler:
         self.failure = ""  # why a function could not be compiled
         self.seconds = 0.0  # spent on compiling
 
-    def __call__(self, function: Callable[..., Any], key: Hashable, as_graph: bool = False) -> Callable[..., Any]:
-        """The compiled function; `as_graph`: recorded as a CUDA graph, whose next call overwrites its results.
+    def __call__(
+        self, function: Callable[..., Any], key: Hashable, as_graph: bool = False
+    ) -> Callable[..., Any]:
+        """The compiled function; `as_graph`: recorded as a CUDA graph, whose next call overwrites
+        its results.
 
-        Launched kernel by kernel, a step of a thousand small networks waits for Python most of the time.
+        Launched kernel by kernel, a step of a thousand small networks waits for Python most of the
+        time.
         """
         chosen: Callable[..., Any] | None = None
 
@@ -82,13 +96,17 @@ class Compiler:
                 function(*args)  # an error of the method itself is raised here, unchanged
                 if self.forced:
                     raise
-                self.failure = f"not compiled: inductor failed ({type(error).__name__}); compile=True shows why"
+                self.failure = (
+                    f"not compiled: inductor failed ({type(error).__name__}); compile=True"
+                    " shows why"
+                )
                 log.warning(self.failure)
                 return function
         return known[full_key]
 
 
-COMPILED: WeakKeyDictionary[object, dict[Hashable, Callable[..., Any]]] = WeakKeyDictionary()  # by problem, then key
+# by problem, then key
+COMPILED: WeakKeyDictionary[object, dict[Hashable, Callable[..., Any]]] = WeakKeyDictionary()
 
 
 def _signature(args: Any) -> Hashable:
@@ -106,10 +124,16 @@ def _built(function: Callable[..., Any], args: Any, as_graph: bool) -> Callable[
         leaves, returned_form = tree_flatten(function(*tree_unflatten(inputs, form)))
         return tuple(leaf.contiguous() for leaf in leaves)  # as the next call's inputs must be
 
-    trace = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)  # by shapes: nothing is computed
-    # One C++ program instead of one for each kernel with Python between them: a third less to build and to call.
+    # by shapes: nothing is computed
+    trace = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)
+    # One C++ program instead of one for each kernel with Python between them: a third less to build
+    # and to call.
     on_cpu = all(leaf.device.type == "cpu" for leaf in inputs)
-    options = {"cpp_wrapper": on_cpu, "triton.cudagraphs": as_graph, "triton.cudagraph_trees": False}
+    options = {
+        "cpp_wrapper": on_cpu,
+        "triton.cudagraphs": as_graph,
+        "triton.cudagraph_trees": False,
+    }
     if torch.__version__ < "2.7":  # whose cache raises at a hit outside of torch.compile
         options["fx_graph_cache"] = False
     fast = inductor.compile(trace(*inputs), inputs, options=options)

@@ -1,7 +1,8 @@
-"""Algorithms with different numbers as one stack: which runs go together, and the numbers as tensors.
+"""Algorithms with different numbers as one stack: which runs go together, and the numbers as
+tensors.
 
-Float fields stack, also inside schedules. Everything else (class, schedule, whole numbers, switches, the law of
-random batch sizes) is structure.
+Float fields stack, also inside schedules. Everything else (class, schedule, whole numbers,
+switches, the law of random batch sizes) is structure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ A = TypeVar("A")
 def structure(settings: Any) -> Hashable:
     """What runs of one stack must have in common."""
     if not is_dataclass(settings):
-        raise TypeError(f"{type(settings).__name__} must be a frozen dataclass, its hyper-parameters the fields")
+        raise TypeError(
+            f"{type(settings).__name__} must be a frozen dataclass, its hyper-parameters the fields"
+        )
     entries: list[Any] = [type(settings), getattr(settings, "batch_size_probs", None)]
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -43,11 +46,13 @@ def numbers(settings: Any, prefix: str = "") -> dict[str, float]:
     return floats
 
 
-def stack_hyperparams(methods: Sequence[Any], like: Tensor, *, all_of_them: bool) -> dict[str, Tensor]:
+def stack_hyperparams(
+    methods: Sequence[Any], like: Tensor, *, all_of_them: bool
+) -> dict[str, Tensor]:
     """The numbers in which the runs differ, or all, each as a tensor (R,).
 
-    A compiled step takes all of them as inputs: a number left in the code would mean another compilation for another
-    value.
+    A compiled step takes all of them as inputs: a number left in the code would mean another
+    compilation for another value.
     """
     tables = [numbers(settings) for settings in methods]
     return {
@@ -58,14 +63,17 @@ def stack_hyperparams(methods: Sequence[Any], like: Tensor, *, all_of_them: bool
 
 
 def with_hyperparams(settings: A, values: Mapping[str, Any]) -> A:
-    """The same settings with some numbers replaced by tensors; ranges were checked when the originals were built."""
+    """The same settings with some numbers replaced by tensors; ranges were checked when the
+    originals were built."""
     if not values:
         return settings
     replaced: A = object.__new__(type(settings))
     for field in fields(settings):  # type: ignore[arg-type]
         old = getattr(settings, field.name)
         inner = {
-            name.removeprefix(f"{field.name}."): v for name, v in values.items() if name.startswith(f"{field.name}.")
+            name.removeprefix(f"{field.name}."): v
+            for name, v in values.items()
+            if name.startswith(f"{field.name}.")
         }
         new = with_hyperparams(old, inner) if inner else values.get(field.name, old)
         object.__setattr__(replaced, field.name, new)
@@ -80,7 +88,9 @@ def grid(algorithm: type[A], **choices: Any) -> list[A]:
     [0.01, 0.05]
     """
     listed = {name: _choices(value) for name, value in choices.items()}
-    return [algorithm(**dict(zip(listed, values, strict=True))) for values in product(*listed.values())]
+    return [
+        algorithm(**dict(zip(listed, values, strict=True))) for values in product(*listed.values())
+    ]
 
 
 def _choices(value: Any) -> list[Any]:

@@ -1,10 +1,12 @@
-"""Mini-batches of random size for stacked runs: values and Jacobians of chunks, summed back per run.
+"""Mini-batches of random size for stacked runs: values and Jacobians of chunks, summed back per
+run.
 
-Every mini-batch is split into chunks of the sampler's base size, and these are joined to units of 1, 4 or 16 chunks
-of one mini-batch: few shapes, and for a large mini-batch few Jacobians. The units of all runs form a flat stack for
-each shape, evaluated in pieces of a fixed number, so that shapes never change. For a constraint made of plain means the
-mean over a mini-batch is that over its units. Any other constraint, or a regularizer, is a nonlinear function of the
-whole batch: then each mini-batch is evaluated as it is, run by run.
+Every mini-batch is split into chunks of the sampler's base size, and these are joined to units of
+1, 4 or 16 chunks of one mini-batch: few shapes, and for a large mini-batch few Jacobians. The units
+of all runs form a flat stack for each shape, evaluated in pieces of a fixed number, so that shapes
+never change. For a constraint made of plain means the mean over a mini-batch is that over its
+units. Any other constraint, or a regularizer, is a nonlinear function of the whole batch: then each
+mini-batch is evaluated as it is, run by run.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from fairbound.data.samplers import Batch, Chunks, SamplerStack
 from fairbound.training.compile import Compiler
 from fairbound.training.problem import Problem
 
-EXAMPLES_AT_ONCE = 3_072  # evaluated at once: enough to hide the overhead of a call, few enough for the cache of a core
+# evaluated at once: enough to hide the overhead of a call, few enough for the cache of a core
+EXAMPLES_AT_ONCE = 3_072
 JACOBIAN_BYTES_AT_ONCE = 1 << 20  # of their Jacobians, for the same reason
 UNITS = (1, 4, 16)  # chunks of a unit
 
@@ -35,9 +38,12 @@ class Tables(NamedTuple):
 
 
 class MultilevelTables:
-    """Evaluates the four mini-batches (single, whole, odd half, even half) of every run at its point."""
+    """Evaluates the four mini-batches (single, whole, odd half, even half) of every run at its
+    point."""
 
-    def __init__(self, problem: Problem, stack: SamplerStack, compiler: Compiler | None, x0: Tensor) -> None:
+    def __init__(
+        self, problem: Problem, stack: SamplerStack, compiler: Compiler | None, x0: Tensor
+    ) -> None:
         self.problem, self.stack = problem, stack
         plain = problem.regularizer is None and problem.vectorizes
         self.separable = plain and problem.constraints.averages
@@ -46,17 +52,24 @@ class MultilevelTables:
         self._jacobians: Tensor | None = None  # the Jacobians of the last step
         many = vmap(self._weighted)
         self.many = {
-            unit: many if compiler is None or not self.separable else compiler(many, ("units", unit)) for unit in UNITS
+            unit: (
+                many if compiler is None or not self.separable else compiler(many, ("units", unit))
+            )
+            for unit in UNITS
         }
 
-    def _weighted(self, x: Tensor, parts: dict[str, dict[str, Tensor]], weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _weighted(
+        self, x: Tensor, parts: dict[str, dict[str, Tensor]], weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """What a unit adds to the means of its mini-batch, and to their Jacobian."""
         means, rows = self.problem.means_and_jacobian(x, parts)
         return weight * means, weight * rows
 
     def _piece(self, unit: int) -> int:
         """How many units are evaluated at once."""
-        examples = unit * (self.stack.specs[0].objective + self.stack.cells * self.stack.specs[0].cell)
+        examples = unit * (
+            self.stack.specs[0].objective + self.stack.cells * self.stack.specs[0].cell
+        )
         return max(1, min(EXAMPLES_AT_ONCE // examples, JACOBIAN_BYTES_AT_ONCE // self.bytes))
 
     def evaluate(self, x: Tensor, step: int, level: Tensor) -> Tables:
@@ -70,8 +83,12 @@ class MultilevelTables:
         def sample(means: Tensor, jacobian: Tensor) -> Sample:
             def at(point: Tensor) -> Estimate:
                 if point is not x:
-                    raise ValueError("a mini-batch of random size is evaluated at the step's own point only")
-                return self.problem.constraints.estimate(means, lambda w: (w.unsqueeze(-1) * jacobian).sum(0), jacobian)
+                    raise ValueError(
+                        "a mini-batch of random size is evaluated at the step's own point only"
+                    )
+                return self.problem.constraints.estimate(
+                    means, lambda w: (w.unsqueeze(-1) * jacobian).sum(0), jacobian
+                )
 
             return Sample(at)
 
@@ -79,25 +96,33 @@ class MultilevelTables:
 
     def _by_chunks(self, x: Tensor, chunks: Chunks, level: Tensor) -> Tables:
         runs = x.shape[0]
-        slot = 4 * chunks.run + torch.where(chunks.half == 0, 0, chunks.half + 1)  # (C,) single, -, odd, even of a run
+        # (C,) single, -, odd, even of a run
+        slot = 4 * chunks.run + torch.where(chunks.half == 0, 0, chunks.half + 1)
         order = slot.argsort(stable=True)
-        factor = torch.where(chunks.half == 0, 0, torch.div(level[chunks.run], 2, rounding_mode="floor"))
+        factor = torch.where(
+            chunks.half == 0, 0, torch.div(level[chunks.run], 2, rounding_mode="floor")
+        )
         factor = factor.clamp(max=len(UNITS) - 1)[order]  # which of UNITS
-        share = 1 / x.new_zeros(4 * runs).index_add_(0, slot, x.new_ones(len(slot)))  # of a chunk in its mini-batch
+        # of a chunk in its mini-batch
+        share = 1 / x.new_zeros(4 * runs).index_add_(0, slot, x.new_ones(len(slot)))
         value = x.new_zeros(4 * runs, self.size)
         jacobian = self._emptied(x)
         for number, unit in enumerate(UNITS):
-            members = order[factor == number].unflatten(0, (-1, unit))  # (units, chunks) all of one mini-batch
+            # (units, chunks) all of one mini-batch
+            members = order[factor == number].unflatten(0, (-1, unit))
             if len(members) == 0:
                 continue
             slots = slot[members[:, 0]]
-            for where, values, rows in self._evaluated(x, chunks, members, slots, unit * share[slots]):
+            for where, values, rows in self._evaluated(
+                x, chunks, members, slots, unit * share[slots]
+            ):
                 value.index_add_(0, where, values)
                 jacobian.index_add_(0, where, rows)
         return Tables(*(_with_whole(parts.unflatten(0, (runs, 4))) for parts in (value, jacobian)))
 
     def _emptied(self, x: Tensor) -> Tensor:
-        """Zeros (4 R, 1+q, n), in the memory of the step before: allocating it anew takes a tenth of a step."""
+        """Zeros (4 R, 1+q, n), in the memory of the step before: allocating it anew takes a tenth
+        of a step."""
         if self._jacobians is None or self._jacobians.shape[0] != 4 * x.shape[0]:
             self._jacobians = x.new_empty(4 * x.shape[0], self.size, x.shape[1])
         return self._jacobians.zero_()
@@ -105,21 +130,27 @@ class MultilevelTables:
     def _evaluated(
         self, x: Tensor, chunks: Chunks, members: Tensor, slots: Tensor, weight: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Units (units, chunks) in pieces of one size: their slots, the means and Jacobians, times their weights.
+        """Units (units, chunks) in pieces of one size: their slots, the means and Jacobians, times
+        their weights.
 
         The last unit, with weight 0, fills up the last piece.
         """
         unit = members.shape[1]
         size = self._piece(unit)
         missing = -len(members) % size
-        members, slots = (torch.cat([part, part[-1:].expand(missing, *part.shape[1:])]) for part in (members, slots))
+        members, slots = (
+            torch.cat([part, part[-1:].expand(missing, *part.shape[1:])])
+            for part in (members, slots)
+        )
         weight = torch.cat([weight, weight.new_zeros(missing)])
         objective = chunks.batch.objective[members].flatten(1)
         cells = chunks.batch.cells[members].transpose(1, 2).flatten(2)
         parts = self.problem.gather(Batch(objective, cells), "fc")
         leaves, form = tree_flatten(parts)
         pieces = zip(*(leaf.split(size) for leaf in leaves), strict=True)
-        for piece, where, weights in zip(pieces, slots.split(size), weight.split(size), strict=True):
+        for piece, where, weights in zip(
+            pieces, slots.split(size), weight.split(size), strict=True
+        ):
             points = x[torch.div(where, 4, rounding_mode="floor")]
             yield (where, *self.many[unit](points, tree_unflatten(piece, form), weights))
 
@@ -127,12 +158,15 @@ class MultilevelTables:
         tables = []
         for r in range(x.shape[0]):
             gathered = (self.problem.gather(batch, "fc") for batch in chunks.batches(r))
-            means, rows = zip(*(self.problem.means_and_jacobian(x[r], parts) for parts in gathered), strict=True)
+            means, rows = zip(
+                *(self.problem.means_and_jacobian(x[r], parts) for parts in gathered), strict=True
+            )
             tables.append(Tables(torch.stack(means), torch.stack(rows)))
         return tree_map(lambda *leaves: torch.stack(leaves), *tables)  # type: ignore[no-any-return]
 
 
 def _with_whole(parts: Tensor) -> Tensor:
-    """(R, 4, ...) single, whole, odd, even, of which the whole is still missing: the mean of its halves."""
+    """(R, 4, ...) single, whole, odd, even, of which the whole is still missing: the mean of its
+    halves."""
     torch.add(parts[:, 2], parts[:, 3], out=parts[:, 1]).div_(2)
     return parts

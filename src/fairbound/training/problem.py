@@ -48,7 +48,8 @@ class Problem:
     loss: Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> (B,)
     constraint: AnyConstraint | ConstraintSet | None  # bound to the data
     data: Dataset
-    regularizer: Regularizer | None = None  # (outputs, labels, groups) of a whole objective batch -> ()
+    # (outputs, labels, groups) of a whole objective batch -> ()
+    regularizer: Regularizer | None = None
 
     @cached_property
     def constraints(self) -> ConstraintSet:
@@ -56,7 +57,9 @@ class Problem:
         if self.constraint is None:
             return ConstraintSet(())
         one_or_set = self.constraint
-        constraints = one_or_set if isinstance(one_or_set, ConstraintSet) else ConstraintSet((one_or_set,))
+        constraints = (
+            one_or_set if isinstance(one_or_set, ConstraintSet) else ConstraintSet((one_or_set,))
+        )
         dtype = self.data.X.dtype if self.data.X.is_floating_point() else torch.get_default_dtype()
         return constraints.to(self.data.X.device, dtype)
 
@@ -74,7 +77,7 @@ class Problem:
         """Whether the model can be vmapped; a Keras model cannot."""
         return bool(getattr(self.forward, "stacks", True))
 
-    # Mini-batches -----------------------------------------------------------------------------------------------------
+    # Mini-batches ---------------------------------------------------------------------------------
 
     def gather(self, batch: Batch, evaluates: str) -> Gathered:
         """The tensors behind a batch's example numbers; only of the part that is evaluated."""
@@ -90,7 +93,10 @@ class Problem:
         columns = {"inputs": self.data.X, "labels": self.data.y}
         if groups:
             columns |= {f"{GROUP}{name}": column for name, column in self.data.groups.items()}
-        return {name: column.index_select(0, flat).unflatten(0, numbers.shape) for name, column in columns.items()}
+        return {
+            name: column.index_select(0, flat).unflatten(0, numbers.shape)
+            for name, column in columns.items()
+        }
 
     def layout(self, parts: Gathered) -> BlockedLayout:
         """Where the examples of gathered tensors count."""
@@ -99,14 +105,17 @@ class Problem:
         return BlockedLayout(self.constraints.terms if "c" in parts else (), objective, cell)
 
     def sample(self, parts: Gathered) -> Sample:
-        """The random function that gathered tensors fix. What is not evaluated is NaN, so that using it shows."""
+        """The random function that gathered tensors fix. What is not evaluated is NaN, so that
+        using it shows."""
         constraints = self.constraints if "c" in parts else ConstraintSet(())
         layout = self.layout(parts)
 
         def at(x: Tensor) -> Estimate:
             values, pull = self.vjp(lambda point: self.values(point, parts, layout), x)
             means = self._means(constraints, layout, values)
-            e = constraints.estimate(means, lambda w: pull(self._cotangents(constraints, layout, values, w)))
+            e = constraints.estimate(
+                means, lambda w: pull(self._cotangents(constraints, layout, values, w))
+            )
             nothing = x.new_full((), torch.nan)
             if "c" not in parts:
                 c = nothing.expand(self.m)
@@ -116,7 +125,9 @@ class Problem:
                     lambda w: e.vjp(w[:1]) + torch.where((w[1:] != 0).any(), nothing, 0.0),
                 )
             if "f" not in parts:
-                return Estimate(nothing, e.c, lambda w: e.vjp(w) + torch.where(w[0] != 0, nothing, 0.0), e.cells)
+                return Estimate(
+                    nothing, e.c, lambda w: e.vjp(w) + torch.where(w[0] != 0, nothing, 0.0), e.cells
+                )
             return e
 
         return Sample(at)
@@ -133,13 +144,16 @@ class Problem:
             graph = function(point)
 
         def gradient(weights: Sequence[Tensor]) -> Tensor:
-            (grad_x,) = torch.autograd.grad(graph, point, list(weights), retain_graph=True, allow_unused=True)
+            (grad_x,) = torch.autograd.grad(
+                graph, point, list(weights), retain_graph=True, allow_unused=True
+            )
             return torch.zeros_like(point) if grad_x is None else grad_x
 
         return tuple(value.detach() for value in graph), gradient
 
     def values(self, x: Tensor, parts: Gathered, layout: BlockedLayout) -> tuple[Tensor, ...]:
-        """What is differentiated, by one forward pass: per-example values, functions, and the regularizer."""
+        """What is differentiated, by one forward pass: per-example values, functions, and the
+        regularizer."""
         flat_parts = {name: part if name == "f" else _flat(part) for name, part in parts.items()}
         labels = torch.cat([part["labels"] for part in flat_parts.values()])
         outputs = self.forward(x, torch.cat([part["inputs"] for part in flat_parts.values()]))
@@ -147,30 +161,46 @@ class Problem:
         values = [batch.losses]
         if "c" in parts:
             values = self.constraints.example_values(batch)
-            functions = self.constraints.function_values(lambda i: self._block(i, x, batch, flat_parts["c"], layout))
+            functions = self.constraints.function_values(
+                lambda i: self._block(i, x, batch, flat_parts["c"], layout)
+            )
             if any(observed is not None for _, observed in functions):
                 raise ValueError(
-                    "a function that is observed at some steps only works in a loop, with Constrained; run() wants all "
-                    "of its values"
+                    "a function that is observed at some steps only works in a loop, with"
+                    " Constrained; run() wants all of its values"
                 )
             values += [value for value, _ in functions]
         if "f" in parts and self.regularizer is not None:
             size = layout.objective
-            values.append(self.regularizer(outputs[:size], labels[:size], group_columns(flat_parts["f"])))
+            values.append(
+                self.regularizer(outputs[:size], labels[:size], group_columns(flat_parts["f"]))
+            )
         return tuple(values)
 
-    def _block(self, i: int, x: Tensor, batch: MiniBatch, part: dict[str, Tensor], layout: BlockedLayout) -> MiniBatch:
+    def _block(
+        self, i: int, x: Tensor, batch: MiniBatch, part: dict[str, Tensor], layout: BlockedLayout
+    ) -> MiniBatch:
         """The examples of a function: those of its cells."""
         assert batch.labels is not None
         assert batch.outputs is not None
-        losses, labels, outputs = (layout.block(i, column) for column in (batch.losses, batch.labels, batch.outputs))
-        columns = {name: layout.block(i, column, of_cells=True) for name, column in group_columns(part).items()}
+        losses, labels, outputs = (
+            layout.block(i, column) for column in (batch.losses, batch.labels, batch.outputs)
+        )
+        columns = {
+            name: layout.block(i, column, of_cells=True)
+            for name, column in group_columns(part).items()
+        }
         groups = next(iter(columns.values())) if len(columns) == 1 else columns or None
         return MiniBatch(losses, groups, labels, outputs, parameters=(x,))
 
-    def _means(self, constraints: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...]) -> Tensor:
+    def _means(
+        self, constraints: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...]
+    ) -> Tensor:
         """(1+q,) the means of a mini-batch, the objective's with the regularizer."""
-        means, rest = layout.means(values[: len(constraints.statistics)]), iter(values[len(constraints.statistics) :])
+        means, rest = (
+            layout.means(values[: len(constraints.statistics)]),
+            iter(values[len(constraints.statistics) :]),
+        )
         for i, part in enumerate(constraints.parts, 1):
             if isinstance(part, FunctionConstraint):
                 means[i] = next(rest)
@@ -179,14 +209,20 @@ class Problem:
         return torch.cat(means)
 
     def _cotangents(
-        self, constraints: ConstraintSet, layout: BlockedLayout, values: tuple[Tensor, ...], w: Tensor
+        self,
+        constraints: ConstraintSet,
+        layout: BlockedLayout,
+        values: tuple[Tensor, ...],
+        w: Tensor,
     ) -> list[Tensor]:
         """The weights of all that is differentiated, from a weight on every mean."""
         by_mean = constraints.split(w)
         cotangents = layout.spread_means(by_mean, values[: len(constraints.statistics)])
         parts = zip(constraints.parts, by_mean[1:], strict=True)
         cotangents += [weight for part, weight in parts if isinstance(part, FunctionConstraint)]
-        return [*cotangents, w[0]] if layout.objective and self.regularizer is not None else cotangents
+        return (
+            [*cotangents, w[0]] if layout.objective and self.regularizer is not None else cotangents
+        )
 
     def means_and_jacobian(self, x: Tensor, parts: Gathered) -> tuple[Tensor, Tensor]:
         """The means of a mini-batch of both parts, (1+q,), and their Jacobian (1+q, n)."""
@@ -199,8 +235,11 @@ class Problem:
         rows = [pull(self._cotangents(self.constraints, layout, values, row)) for row in unit]
         return means, torch.stack(rows)
 
-    def _jacobian_by_cell(self, x: Tensor, parts: Gathered, layout: BlockedLayout) -> tuple[Tensor, Tensor]:
-        """Objective and cells have different examples, so each gets a copy of x: one backward pass for all."""
+    def _jacobian_by_cell(
+        self, x: Tensor, parts: Gathered, layout: BlockedLayout
+    ) -> tuple[Tensor, Tensor]:
+        """Objective and cells have different examples, so each gets a copy of x: one backward pass
+        for all."""
         objective, cells = parts["f"], parts["c"]
 
         def total(copies: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,40 +262,55 @@ class Problem:
         """The draws of one run, step after step, for a custom loop."""
         return ProblemSource(self, sampler)
 
-    # Many examples ----------------------------------------------------------------------------------------------------
+    # Many examples --------------------------------------------------------------------------------
 
     def evaluate(self, x: Tensor, examples: Tensor, *, at_once: int = 1 << 18) -> Evaluation:
-        """Loss and constraints over all of `examples`, at x (n,) or (R, n); `at_once` bounds examples x runs a pass."""
+        """Loss and constraints over all of `examples`, at x (n,) or (R, n); `at_once` bounds
+        examples x runs a pass."""
         points = x.reshape(-1, x.shape[-1])
-        numbers = (examples.nonzero().flatten() if examples.dtype == torch.bool else examples).to(self.data.X.device)
+        numbers = (examples.nonzero().flatten() if examples.dtype == torch.bool else examples).to(
+            self.data.X.device
+        )
         if numbers.numel() == 0:
             raise ValueError("there are no examples to evaluate on")
         step = max(1, at_once // points.shape[0])
         with torch.no_grad():
             outputs = torch.cat(
-                [vmap(self.forward, (0, None))(points, self.data.X[block]) for block in numbers.split(step)], 1
+                [
+                    vmap(self.forward, (0, None))(points, self.data.X[block])
+                    for block in numbers.split(step)
+                ],
+                1,
             )  # (R, examples, ...)
             labels = self.data.y[numbers]
             losses = vmap(self.loss, (0, None))(outputs, labels)  # (R, examples)
             values = vmap(self._evaluator(numbers, labels))(points, outputs, losses)
         return Evaluation(values[:, 0], values[:, 1:])
 
-    def _evaluator(self, numbers: Tensor, labels: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def _evaluator(
+        self, numbers: Tensor, labels: Tensor
+    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """[f, c] (1+m,) of one point from outputs and losses."""
         constraints, device = self.constraints, numbers.device
         inside = torch.zeros(self.data.rows, dtype=torch.bool)
         inside[numbers.cpu()] = True
         for name, member in zip(constraints.cells.names, constraints.cells.examples, strict=True):
             if not bool(inside[member].any()):
-                raise ValueError(f"cell {name!r} has none of the {numbers.numel()} examples to be evaluated")
+                raise ValueError(
+                    f"cell {name!r} has none of the {numbers.numel()} examples to be evaluated"
+                )
         layers = [
             () if term.statistic is None else part.cells.layers_of(numbers, self.data.rows)
             for part, term in zip(constraints.parts, constraints.terms, strict=True)
         ]
-        chosen = {}  # for a function the places of its examples; one that is given twice counts twice
+        # for a function the places of its examples; one that is given twice counts twice
+        chosen = {}
         for i, (part, term) in enumerate(zip(constraints.parts, constraints.terms, strict=True)):
             if term.statistic is None:
-                places = [torch.isin(numbers.cpu(), member).nonzero().flatten() for member in part.cells.examples]
+                places = [
+                    torch.isin(numbers.cpu(), member).nonzero().flatten()
+                    for member in part.cells.examples
+                ]
                 chosen[i] = torch.cat([*places, torch.zeros(0, dtype=torch.long)]).to(device)
 
         def evaluate_run(point: Tensor, outputs: Tensor, losses: Tensor) -> Tensor:
@@ -274,7 +328,7 @@ class Problem:
 
         return evaluate_run
 
-    # Checks -----------------------------------------------------------------------------------------------------------
+    # Checks ---------------------------------------------------------------------------------------
 
     def check(self, x: Tensor) -> None:
         """Check shapes and types before a long computation; x (n,)."""
@@ -285,26 +339,33 @@ class Problem:
         for name, values in (("X", inputs), ("y", labels)):
             if values.is_floating_point() and values.dtype != x.dtype:
                 raise ValueError(
-                    f"{name} is {values.dtype} but the parameters are {x.dtype}; use data.to(dtype={x.dtype})"
+                    f"{name} is {values.dtype} but the parameters are {x.dtype}; use"
+                    f" data.to(dtype={x.dtype})"
                 )
             if values.device != x.device:
                 raise ValueError(
-                    f"{name} is on {values.device} but the parameters are on {x.device}; use data.to({str(x.device)!r})"
+                    f"{name} is on {values.device} but the parameters are on {x.device}; use"
+                    f" data.to({str(x.device)!r})"
                 )
         expected = getattr(self.forward, "n", x.numel())
         if x.shape != (expected,):
-            raise ValueError(f"the model has {expected} parameters, got a starting point of shape {tuple(x.shape)}")
+            raise ValueError(
+                f"the model has {expected} parameters, got a starting point of shape"
+                f" {tuple(x.shape)}"
+            )
         with torch.no_grad():
             outputs = _tried(self.forward, "the model", x, inputs)
             if outputs.shape[:1] != (few,):
                 raise ValueError(
-                    f"the model must give one output per example; {few} examples gave shape {tuple(outputs.shape)}"
+                    f"the model must give one output per example; {few} examples gave shape"
+                    f" {tuple(outputs.shape)}"
                 )
             losses = _tried(self.loss, "the loss", outputs, labels)
         if losses.shape != (few,):
             raise ValueError(
-                f"the loss must be per example; {few} examples gave shape {tuple(losses.shape)} from outputs "
-                f"{tuple(outputs.shape)} and labels {tuple(labels.shape)}; use reduction='none' and equal shapes"
+                f"the loss must be per example; {few} examples gave shape {tuple(losses.shape)}"
+                f" from outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}; use"
+                " reduction='none' and equal shapes"
             )
 
 
@@ -315,11 +376,14 @@ def _flat(part: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def group_columns(part: dict[str, Tensor]) -> dict[str, Tensor]:
     """The columns of groups among gathered tensors, by name."""
-    return {name.removeprefix(GROUP): column for name, column in part.items() if name.startswith(GROUP)}
+    return {
+        name.removeprefix(GROUP): column for name, column in part.items() if name.startswith(GROUP)
+    }
 
 
 def _tried(function: Callable[..., Tensor], name: str, *args: Tensor) -> Tensor:
-    """Call a function on a few examples; an error from torch is raised with the shapes and types of the arguments."""
+    """Call a function on a few examples; an error from torch is raised with the shapes and types of
+    the arguments."""
     try:
         return function(*args)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -339,7 +403,9 @@ class ProblemSource:
     def _stack(self, draws: int, batch_size_probs: Sequence[float] | None) -> SamplerStack:
         key = (draws, batch_size_probs is None)
         if key not in self._stacks:
-            self._stacks[key] = SamplerStack([self.sampler], draws, batch_size_probs, self.problem.data.X.device)
+            self._stacks[key] = SamplerStack(
+                [self.sampler], draws, batch_size_probs, self.problem.data.X.device
+            )
         return self._stacks[key]
 
     def next(self, evaluates: Sequence[str], batch_size_probs: Sequence[float] | None) -> Draw:
@@ -353,7 +419,10 @@ class ProblemSource:
             level, weights = stack.levels(self.step, 1)
             batches, weight = list(stack.chunks(self.step, level[0]).batches(0)), weights[0, 0]
         self.step += 1
-        gathered = [self.problem.gather(b, evaluated) for b, evaluated in zip(batches, evaluates, strict=True)]
+        gathered = [
+            self.problem.gather(b, evaluated)
+            for b, evaluated in zip(batches, evaluates, strict=True)
+        ]
         return Draw(tuple(self.problem.sample(parts) for parts in gathered), weight, uniform)
 
     def first(self, evaluates: Sequence[str]) -> Sample:

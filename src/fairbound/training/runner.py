@@ -1,9 +1,9 @@
 """`run`: many runs of a method at once, over seeds and hyper-parameters.
 
-All runs of a stack take a step together, as one `vmap` of the algorithm's own `update`. Every run owns its random
-stream, so its trajectory does not depend on what shares its stack. Runs that differ in structure (another class,
-schedule or batch size) are grouped and run group by group. A model that cannot be vmapped (`forward.stacks` is False)
-runs one after another.
+All runs of a stack take a step together, as one `vmap` of the algorithm's own `update`. Every run
+owns its random stream, so its trajectory does not depend on what shares its stack. Runs that differ
+in structure (another class, schedule or batch size) are grouped and run group by group. A model
+that cannot be vmapped (`forward.stacks` is False) runs one after another.
 
 A step whose direction or state is not finite is skipped and counted; it changes nothing.
 """
@@ -38,7 +38,8 @@ class Result:
     mean_x: Tensor | None  # (R, n) means over the steps from `average_from` on
     mean_multipliers: Tensor | None  # (R, m)
     monitors: tuple[dict[str, float], ...]  # the method's own scalars at the end, for each run
-    infeasible: tuple[str | None, ...]  # for each run None, or the sign of an infeasible problem that was seen
+    # for each run None, or the sign of an infeasible problem that was seen
+    infeasible: tuple[str | None, ...]
     diverging: tuple[str | None, ...]  # for each run None, or the sign of divergence that was seen
     skipped: Tensor  # (R,) steps skipped because something was not finite
     compiled: bool
@@ -46,7 +47,8 @@ class Result:
 
 
 class Run:
-    """A computation in progress: iterate over its records, or ask for the result. `run` has an example."""
+    """A computation in progress: iterate over its records, or ask for the result. `run` has an
+    example."""
 
     def __init__(
         self,
@@ -58,7 +60,12 @@ class Run:
         note: str,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        self._groups, self._steps, self._every, self._average_from = groups, steps, every, average_from
+        self._groups, self._steps, self._every, self._average_from = (
+            groups,
+            steps,
+            every,
+            average_from,
+        )
         self._checkpoint = checkpoint
         self._records = self._advance()
         self._ends: list[FinalState] = []
@@ -81,7 +88,11 @@ class Run:
 
     @property
     def _failures(self) -> list[str]:
-        return [group.compiler.failure for group in self._groups if group.compiler and group.compiler.failure]
+        return [
+            group.compiler.failure
+            for group in self._groups
+            if group.compiler and group.compiler.failure
+        ]
 
     def __iter__(self) -> Iterator[Record]:
         return self._records
@@ -97,7 +108,9 @@ class Run:
             pass
         ends = self._ends
         if len(ends) < len(self._groups):
-            raise RuntimeError("the run was interrupted before its end, so it has no result; start it again")
+            raise RuntimeError(
+                "the run was interrupted before its end, so it has no result; start it again"
+            )
         order = torch.tensor([run for end in ends for run in end.runs]).argsort().tolist()
 
         def joined(name: str) -> Any:
@@ -126,25 +139,36 @@ def run(
     compile: bool | None = None,  # noqa: A002
     checkpoint: Checkpoint | None = None,
 ) -> Run:
-    """Runs of `method` on `problem`: as many as there are samplers, methods, primals or starting points.
+    """Runs of `method` on `problem`: as many as there are samplers, methods, primals or starting
+    points.
 
     Args:
         method: one for all runs, or one for each.
         samplers: one for each run (`sampler.seeded(0, 1, 2)`); a single one is for all.
         x0: starting points, (n,) for all or (R, n). Device and precision are theirs.
         steps: steps of every run.
-        primal: how x moves along the gradient of a multiplier method, such as `primal.Adam(lr=0.01)`, one for all runs
-            or one for each; None: by the method's own step, -tau times the gradient.
-        every: give a record after this many steps, or at the steps listed, and at the end; None: at the end only.
+        primal: how x moves along the gradient of a multiplier method, such as
+            `primal.Adam(lr=0.01)`, one for all runs or one for each; None: by the method's own
+            step, -tau times the gradient.
+        every: give a record after this many steps, or at the steps listed, and at the end; None: at
+            the end only.
         average_from: from this step on keep means of x and of the multipliers.
         compile: into machine code; None decides by the length of the run and says so in `note`.
-        checkpoint: a file to which the run is saved now and then, and from which it resumes. For runs of one structure
-            without `average_from`; others are not saved.
+        checkpoint: a file to which the run is saved now and then, and from which it resumes. For
+            runs of one structure without `average_from`; others are not saved.
 
     Returns:
         A `Run`: iterate over it for records, or call `.result()`.
 
-    >>> from fairbound import SSLALM, BatchSpec, Dataset, Sampler, Split, constraints, make_functional
+    >>> from fairbound import (
+    ...     SSLALM,
+    ...     BatchSpec,
+    ...     Dataset,
+    ...     Sampler,
+    ...     Split,
+    ...     constraints,
+    ...     make_functional,
+    ... )
     >>> data = Dataset(torch.randn(64, 3), torch.randn(64), {"sex": torch.arange(64) % 2})
     >>> forward, x = make_functional(torch.nn.Linear(3, 1))
     >>> parity = constraints.pairwise_loss_parity(["F", "M"], bound=0.01).bind(data.groups["sex"])
@@ -161,7 +185,9 @@ def run(
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} must be a whole number, at least 1, got {number!r}")
     if x0.ndim not in (1, 2):
-        raise ValueError(f"x0 must be a vector (n,) or a row for each run (R, n), got shape {tuple(x0.shape)}")
+        raise ValueError(
+            f"x0 must be a vector (n,) or a row for each run (R, n), got shape {tuple(x0.shape)}"
+        )
     if average_from is not None and not 0 <= average_from < steps:
         raise ValueError(f"average_from must be a step from 0 to {steps - 1}, got {average_from}")
     methods = [method] if isinstance(method, Algorithm | type | str) else list(method)
@@ -179,17 +205,24 @@ def run(
     ):
         if size == 0 or size not in (1, runs):
             raise ValueError(f"{size} {kind} for {runs} runs; give one, or one for each run")
-    methods, listed, primals = (entries * (runs // len(entries)) for entries in (methods, listed, primals))  # type: ignore[assignment]
+    methods = methods * (runs // len(methods))
+    listed = listed * (runs // len(listed))
+    primals = primals * (runs // len(primals))
     points = points.expand(runs, -1)
     _check(problem, methods, listed, points)
 
     compiled, note = False, "not compiled: this model runs one by one"
     if problem.vectorizes:
-        compiled, note = decide(compile, steps, any(method.batch_size_probs is not None for method in methods))
+        compiled, note = decide(
+            compile, steps, any(method.batch_size_probs is not None for method in methods)
+        )
     settings = [MethodAndPrimal(*pair) for pair in zip(methods, primals, strict=True)]
     for pair in settings:
         if pair.primal is not None and not isinstance(pair.method, MultiplierMethod):
-            raise ValueError(f"{type(pair.method).__name__} has a step of its own; primal= is for multiplier methods")
+            raise ValueError(
+                f"{type(pair.method).__name__} has a step of its own; primal= is for multiplier"
+                " methods"
+            )
     members: dict[Hashable, list[int]] = {}
     for i, (pair, sampler) in enumerate(zip(settings, listed, strict=True)):
         alike = (structure(pair), sampler.structure(pair.method.draws)) if problem.vectorizes else i
@@ -208,18 +241,29 @@ def run(
         for numbers in members.values()
     ]
     together = len(groups) == 1 and average_from is None
-    return Run(groups, steps, every or steps, average_from, compiled, note, checkpoint if together else None)
+    return Run(
+        groups,
+        steps,
+        every or steps,
+        average_from,
+        compiled,
+        note,
+        checkpoint if together else None,
+    )
 
 
-def _check(problem: Problem, methods: Sequence[Algorithm[Any]], samplers: Sequence[Sampler], points: Tensor) -> None:
+def _check(
+    problem: Problem, methods: Sequence[Algorithm[Any]], samplers: Sequence[Sampler], points: Tensor
+) -> None:
     if not torch.isfinite(points).all():
         bad = (~torch.isfinite(points)).any(1).nonzero().flatten().tolist()
         raise ValueError(f"the starting points of runs {bad[:5]} are not finite")
     stateful: list[str] = getattr(problem.forward, "stateful", list)()
     if stateful:
         raise ValueError(
-            f"stacked runs cannot share layers that keep state or draw random numbers: {', '.join(stateful)}; "
-            "put the module in eval mode, or train it in a loop of your own"
+            "stacked runs cannot share layers that keep state or draw random numbers:"
+            f" {', '.join(stateful)}; put the module in eval mode, or train it in a loop of"
+            " your own"
         )
     problem.check(points[0])
     for method, sampler in zip(methods, samplers, strict=True):
@@ -234,8 +278,9 @@ def _check(problem: Problem, methods: Sequence[Algorithm[Any]], samplers: Sequen
             raise ValueError(f"{type(method).__name__} needs constraints, and the problem has none")
         if not sampler.cells.same(problem.constraints.cells):
             raise ValueError(
-                f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about "
-                f"{_few(problem.constraints.cells.names)}, or their examples differ; build it with constraint.cells"
+                f"the sampler draws from {_few(sampler.cells.names)} but the constraint is about"
+                f" {_few(problem.constraints.cells.names)}, or their examples differ; build it with"
+                " constraint.cells"
             )
 
 

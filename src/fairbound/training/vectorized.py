@@ -1,6 +1,7 @@
 """Runs of one structure, stepping together: one `vmap` of the algorithm's own `update`.
 
-A model that cannot be vmapped (a Keras model) has sequential runs, through the same code without `vmap`.
+A model that cannot be vmapped (a Keras model) has sequential runs, through the same code without
+`vmap`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def _explained() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MethodAndPrimal:
-    """What moves x in a run: a method, and the primal step of a multiplier method; None: the method's own."""
+    """What moves x in a run: a method, and the primal step of a multiplier method; None: the
+    method's own."""
 
     method: Algorithm[Any]
     primal: Primal | None = None
@@ -112,14 +114,19 @@ class VectorizedRuns:
         self.problem, self.settings, self.algorithm = problem, methods[0], methods[0].method
         self.hyper = stack_hyperparams(methods, x0, all_of_them=compiled)
         self.runs = tuple(runs)
-        self.stack = SamplerStack(samplers, self.algorithm.draws, self.algorithm.batch_size_probs, x0.device)
+        self.stack = SamplerStack(
+            samplers, self.algorithm.draws, self.algorithm.batch_size_probs, x0.device
+        )
         compiler = Compiler(problem, forced) if compiled else None
         self.compiler = compiler
         self.tables = (
-            None if self.algorithm.batch_size_probs is None else MultilevelTables(problem, self.stack, compiler, x0)
+            None
+            if self.algorithm.batch_size_probs is None
+            else MultilevelTables(problem, self.stack, compiler, x0)
         )
         self.map = vmap if problem.vectorizes else _one_by_one
-        as_graph = x0.is_cuda and self.tables is None and not waits  # what waits for the device cannot be recorded
+        # what waits for the device cannot be recorded
+        as_graph = x0.is_cuda and self.tables is None and not waits
         self.step, self.probing_step = (self._mapped(probe, as_graph) for probe in (False, True))
         self.x = x0.clone()
         self.state = self._init()
@@ -131,9 +138,13 @@ class VectorizedRuns:
     def _mapped(self, probe: bool, as_graph: bool) -> Callable[..., Any]:
         """A step of all runs; `probe`: with the measurements of a method that asks for them."""
         step = self.map(partial(self._step, probe))
-        return step if self.compiler is None else self.compiler(step, (structure(self.settings), probe), as_graph)
+        return (
+            step
+            if self.compiler is None
+            else self.compiler(step, (structure(self.settings), probe), as_graph)
+        )
 
-    # One run, one step; vmapped over the runs -------------------------------------------------------------------------
+    # One run, one step; vmapped over the runs -----------------------------------------------------
 
     def _step(
         self,
@@ -150,13 +161,18 @@ class VectorizedRuns:
         read: dict[str, list[Tensor]] = {"f": [], "c": []}  # what was read
         samples = tuple(
             _watched(sample, evaluates, read)
-            for sample, evaluates in zip(self._samples(x, parts), self.algorithm.evaluates, strict=True)
+            for sample, evaluates in zip(
+                self._samples(x, parts), self.algorithm.evaluates, strict=True
+            )
         )
         d, new = settings.update(x, state, Draw(samples, weight, uniform), probe)
         checked = (*read["f"], *read["c"], d, *tree_leaves(new))
         finite = torch.stack([torch.isfinite(part).all() for part in checked]).all()
-        # In the old precision: a compiled step reads its inputs as what they were at the first call.
-        state = tree_map(lambda after, before: torch.where(finite, after.to(before.dtype), before), new, state)
+        # In the old precision: a compiled step reads its inputs as what they were at the first
+        # call.
+        state = tree_map(
+            lambda after, before: torch.where(finite, after.to(before.dtype), before), new, state
+        )
         return (
             torch.where(finite, (x + d).to(x.dtype), x),
             state,
@@ -185,36 +201,46 @@ class VectorizedRuns:
             settings = with_hyperparams(self.settings, hyper)
             state = settings.init(x, m, first, equality)
             finite = torch.isfinite(first.f)
-            return state, finite & torch.isfinite(first.c).all() if "c" in evaluates else finite, first.c
+            return (
+                state,
+                finite & torch.isfinite(first.c).all() if "c" in evaluates else finite,
+                first.c,
+            )
 
         with torch.no_grad(), _explained():
             state, finite, c = self.map(start)(self.x, self.hyper, parts)
         if not finite.all():
             bad = [run for run, ok in zip(self.runs, finite.tolist(), strict=True) if not ok]
             raise ValueError(
-                f"the loss or a constraint is NaN or infinite at the starting point of runs {bad[:5]}; nothing was run"
+                "the loss or a constraint is NaN or infinite at the starting point of runs"
+                f" {bad[:5]}; nothing was run"
             )
         if "c" in evaluates and c.shape[1]:
             worst = int(c.amax(-1).argmax())
             sentence = start_warning(self.algorithm, f"run {self.runs[worst]}", c[worst])
             if sentence is not None:
                 log.warning(sentence)
-        # Values that vmap shares between runs become their own, with plain strides: others would mean a second
-        # compilation.
+        # Values that vmap shares between runs become their own, with plain strides: others would
+        # mean a second compilation.
         return tree_map(lambda leaf: leaf.new_empty(leaf.shape).copy_(leaf), state)
 
-    # All runs ---------------------------------------------------------------------------------------------------------
+    # All runs -------------------------------------------------------------------------------------
 
     def _advance(self, step: int, parts: Any, weight: Tensor, uniform: Tensor) -> None:
         if self.tables is not None:
             parts = self.tables.evaluate(self.x, step, parts)
-        take = self.probing_step if self.settings.measures and is_probe(step, self.problem.m) else self.step
+        take = (
+            self.probing_step
+            if self.settings.measures and is_probe(step, self.problem.m)
+            else self.step
+        )
         self.x, self.state, self.skipped, self.y, self.read = take(
             self.x, self.state, self.skipped, self.hyper, parts, weight, uniform
         )
 
     def _draws(self, steps: int, begin: int = 0) -> Iterator[tuple[Any, Tensor, Tensor]]:
-        """The draws of every step from `begin` on: tensors (R, ...), made in blocks of many steps."""
+        """The draws of every step from `begin` on: tensors (R, ...), made in blocks of many
+        steps."""
         ones = torch.ones(len(self.runs), dtype=self.x.dtype, device=self.x.device)
         size = self._block_size()
         for first in range(begin, steps, size):
@@ -237,14 +263,16 @@ class VectorizedRuns:
         budget = GPU_BLOCK_BYTES if self.x.is_cuda else BLOCK_BYTES
         return max(1, min(512, budget // per_step))
 
-    # What the runs show -----------------------------------------------------------------------------------------------
+    # What the runs show ---------------------------------------------------------------------------
 
     def _each(self, read: Callable[[Algorithm[Any], Tensor, Any], Any]) -> Any:
         """A function of every run's point and state, as copies."""
         with torch.no_grad():
-            values = self.map(lambda x, state, hyper: read(with_hyperparams(self.settings, hyper).method, x, state))(
-                self.x, self.state, self.hyper
-            )
+            values = self.map(
+                lambda x, state, hyper: read(
+                    with_hyperparams(self.settings, hyper).method, x, state
+                )
+            )(self.x, self.state, self.hyper)
         return tree_map(lambda leaf: leaf.clone(), values)
 
     def _output(self) -> Tensor:
@@ -252,13 +280,20 @@ class VectorizedRuns:
         return output
 
     def _monitors(self) -> dict[str, Tensor]:
-        monitors: dict[str, Tensor] = self._each(lambda algorithm, x, state: algorithm.monitor(state))
+        monitors: dict[str, Tensor] = self._each(
+            lambda algorithm, x, state: algorithm.monitor(state)
+        )
         return monitors
 
     def records(
-        self, steps: int, every: int | Sequence[int], average_from: int | None, checkpoint: Checkpoint | None = None
+        self,
+        steps: int,
+        every: int | Sequence[int],
+        average_from: int | None,
+        checkpoint: Checkpoint | None = None,
     ) -> Generator[Record, None, FinalState]:
-        """Step to the end; a record every `every` steps (or at those) and at the end. Returns the final state."""
+        """Step to the end; a record every `every` steps (or at those) and at the end. Returns the
+        final state."""
         recorded_at = range(every, steps, every) if isinstance(every, int) else frozenset(every)
         history: list[dict[str, Tensor]] = []
         recorded_steps: list[int] = []
@@ -276,17 +311,26 @@ class VectorizedRuns:
             if last or done in recorded_at:
                 self._own_results()
                 yield self._record(done)
-            if checkpoint is not None and checkpoint.is_due and not last:  # after the caller has seen the record
-                state = {"x": self.x, "state": tree_leaves(self.state), "skipped": self.skipped, "y": self.y}
+            # after the caller has seen the record
+            if checkpoint is not None and checkpoint.is_due and not last:
+                state = {
+                    "x": self.x,
+                    "state": tree_leaves(self.state),
+                    "skipped": self.skipped,
+                    "y": self.y,
+                }
                 checkpoint.save(state | {"step": done, "history": history, "seen": recorded_steps})
         return self._final(history, recorded_steps, mean)
 
     def _own_results(self) -> None:
-        """Copies of what a step returned: a CUDA graph's next call, which may be that of another run, overwrites it."""
+        """Copies of what a step returned: a CUDA graph's next call, which may be that of another
+        run, overwrites it."""
         results = self.x, self.state, self.skipped, self.y
         self.x, self.state, self.skipped, self.y = tree_map(torch.clone, results)
 
-    def _resume(self, checkpoint: Checkpoint, history: list[dict[str, Tensor]], recorded_steps: list[int]) -> int:
+    def _resume(
+        self, checkpoint: Checkpoint, history: list[dict[str, Tensor]], recorded_steps: list[int]
+    ) -> int:
         """Resume an interrupted run; returns the step from which it goes on."""
         saved = checkpoint.load(self.x.device)
         if saved is None:
@@ -301,23 +345,36 @@ class VectorizedRuns:
         f, c = self.read.get("f"), self.read.get("c")
         equality = self.problem.constraints.equality
         record = recorded(self._monitors(), self.y, f, c, equality)
-        return {name: values.clone() for name, values in record.items()}  # a CUDA graph writes over what it returned
+        # a CUDA graph writes over what it returned
+        return {name: values.clone() for name, values in record.items()}
 
     def _record(self, step: int) -> Record:
         y = self.y.clone() if self.y.shape[1] else None
-        return Record(step, self.runs, self.x.clone(), self._output(), y, self._monitors(), self.skipped.long())
+        return Record(
+            step,
+            self.runs,
+            self.x.clone(),
+            self._output(),
+            y,
+            self._monitors(),
+            self.skipped.long(),
+        )
 
-    def _final(self, history: list[dict[str, Tensor]], recorded_steps: list[int], mean: Mean | None) -> FinalState:
+    def _final(
+        self, history: list[dict[str, Tensor]], recorded_steps: list[int], mean: Mean | None
+    ) -> FinalState:
         def filled(y: Tensor) -> Tensor:
-            return y.clone() if y.shape[1] else y.new_full((len(self.runs), self.problem.m), torch.nan)
+            return (
+                y.clone() if y.shape[1] else y.new_full((len(self.runs), self.problem.m), torch.nan)
+            )
 
         shown = {name: torch.stack([entry[name] for entry in history]) for name in history[0]}
         monitors, skipped = self._monitors(), self.skipped.long()
         if skipped.any():
             log.warning(
-                f"{type(self.algorithm).__name__}: {int((skipped > 0).sum())} of {len(self.runs)} runs skipped steps "
-                f"that were not finite (up to {int(skipped.max())}, run {self.runs[int(skipped.argmax())]}); its steps "
-                "may be too long"
+                f"{type(self.algorithm).__name__}: {int((skipped > 0).sum())} of {len(self.runs)}"
+                f" runs skipped steps that were not finite (up to {int(skipped.max())}, run"
+                f" {self.runs[int(skipped.argmax())]}); its steps may be too long"
             )
         return FinalState(
             runs=self.runs,
@@ -326,7 +383,9 @@ class VectorizedRuns:
             multipliers=filled(self.y),
             mean_x=None if mean is None else mean.x,
             mean_multipliers=None if mean is None else filled(mean.y),
-            monitors=[{name: float(v[i]) for name, v in monitors.items()} for i in range(len(self.runs))],
+            monitors=[
+                {name: float(v[i]) for name, v in monitors.items()} for i in range(len(self.runs))
+            ],
             infeasible=signs_of_infeasibility(shown, recorded_steps) or [None] * len(self.runs),
             diverging=signs_of_divergence(shown) or [None] * len(self.runs),
             skipped=skipped,

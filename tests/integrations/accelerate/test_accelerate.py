@@ -1,4 +1,5 @@
-"""accelerate needs nothing of ours: `accelerator.backward(fair.loss(...))` equals the plain loop bit for bit."""
+"""accelerate needs nothing of ours: `accelerator.backward(fair.loss(...))` equals the plain loop
+bit for bit."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Loop:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("method", [METHOD, Penalty(), SGD()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method", [METHOD, Penalty(), SGD()], ids=lambda method: type(method).__name__
+)
 def test_it_equals_the_plain_loop(accumulate: int, method: Any) -> None:
     loop = Loop(accumulate, method).train(3)
     assert end(loop.model, loop.fair).equals(plain_loop(3, accumulate, method))

@@ -1,4 +1,5 @@
-"""Keras picks its backend once a process: what is asked of one is asked of the others in processes of their own."""
+"""Keras picks its backend once a process: what is asked of one is asked of the others in processes
+of their own."""
 
 from __future__ import annotations
 
@@ -37,4 +38,10 @@ def test_on_torch() -> None:
 
 def test_on_jax() -> None:
     """Not Ghost, for whose batches of many sizes JAX compiles many times; nor all of the bridge."""
-    asked("jax", "test_equals_torch.py", "test_bridge.py", "-k", "200_steps and not Ghost or derivatives or state")
+    asked(
+        "jax",
+        "test_equals_torch.py",
+        "test_bridge.py",
+        "-k",
+        "200_steps and not Ghost or derivatives or state",
+    )

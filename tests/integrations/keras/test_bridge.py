@@ -1,4 +1,5 @@
-"""A Keras model as a function of flat parameters: derivatives, shapes, precision, and every trap as a sentence."""
+"""A Keras model as a function of flat parameters: derivatives, shapes, precision, and every trap as
+a sentence."""
 
 from __future__ import annotations
 
@@ -28,14 +29,16 @@ on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="about Tensor
 
 def small(*more: Any, outputs: int = 1, **of_last: Any) -> Any:
     keras.utils.set_random_seed(1)
-    return keras.Sequential([keras.Input((4,)), layers.Dense(5, "tanh"), *more, layers.Dense(outputs, **of_last)])
+    return keras.Sequential(
+        [keras.Input((4,)), layers.Dense(5, "tanh"), *more, layers.Dense(outputs, **of_last)]
+    )
 
 
 def inputs(rows: int = 7) -> torch.Tensor:
     return torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
 
 
-# What it computes -----------------------------------------------------------------------------------------------------
+# What it computes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -52,14 +55,22 @@ def test_outputs_are_the_model_s(outputs: int) -> None:
 def test_derivatives_are_those_of_differences() -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
-        [keras.Input((4,), dtype="float64"), layers.Dense(5, "tanh", dtype="float64"), layers.Dense(3, dtype="float64")]
+        [
+            keras.Input((4,), dtype="float64"),
+            layers.Dense(5, "tanh", dtype="float64"),
+            layers.Dense(3, dtype="float64"),
+        ]
     )
     forward, x = of_keras(model)
-    rows, weight = inputs().double(), torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    rows, weight = (
+        inputs().double(),
+        torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),
+    )
     x.requires_grad_()
     (found,) = torch.autograd.grad(forward(x, rows), x, weight)
     at = x.detach()
-    step, tolerance = (1e-6, 1e-7) if BACKEND == "tensorflow" else (1e-2, 1e-3)  # the others multiply in float32
+    # the others multiply in float32
+    step, tolerance = (1e-6, 1e-7) if BACKEND == "tensorflow" else (1e-2, 1e-3)
 
     def total(point: torch.Tensor) -> torch.Tensor:
         return (forward(point, rows) * weight).sum()
@@ -67,7 +78,9 @@ def test_derivatives_are_those_of_differences() -> None:
     for i in range(0, len(at), 7):
         unit = torch.zeros_like(at)
         unit[i] = step
-        assert found[i] == pytest.approx(float(total(at + unit) - total(at - unit)) / (2 * step), abs=tolerance)
+        assert found[i] == pytest.approx(
+            float(total(at + unit) - total(at - unit)) / (2 * step), abs=tolerance
+        )
 
 
 def test_transforms_go_one_point_after_another() -> None:
@@ -97,7 +110,8 @@ def test_second_derivatives_are_refused() -> None:
 
 
 def test_slices_of_a_larger_vector() -> None:
-    """Memory that is not aligned as TensorFlow asks ends the process, if it is handed over as it is."""
+    """Memory that is not aligned as TensorFlow asks ends the process, if it is handed over as it
+    is."""
     forward, x = of_keras(small())
     longer = torch.cat([torch.zeros(1), x, torch.zeros(3)])
     wide = torch.randn(9, 11, generator=torch.Generator().manual_seed(2))
@@ -141,7 +155,12 @@ def test_other_numbers_of_rows_need_no_other_trace() -> None:
 def test_whole_numbers_as_inputs() -> None:
     keras.utils.set_random_seed(1)
     words = keras.Sequential(
-        [keras.Input((3,), dtype="int32"), layers.Embedding(10, 4), layers.Flatten(), layers.Dense(1)]
+        [
+            keras.Input((3,), dtype="int32"),
+            layers.Embedding(10, 4),
+            layers.Flatten(),
+            layers.Dense(1),
+        ]
     )
     forward, x = of_keras(words)
     rows = torch.tensor([[1, 2, 3], [4, 5, 9]], dtype=torch.int32)
@@ -149,13 +168,20 @@ def test_whole_numbers_as_inputs() -> None:
     assert np.allclose(forward(x, rows).numpy(), own, atol=1e-6)
     x.requires_grad_()
     (slope,) = torch.autograd.grad(forward(x, rows).sum(), x)
-    assert (slope[:40].view(10, 4) != 0).any(1).tolist() == [i in (1, 2, 3, 4, 5, 9) for i in range(10)]
+    assert (slope[:40].view(10, 4) != 0).any(1).tolist() == [
+        i in (1, 2, 3, 4, 5, 9) for i in range(10)
+    ]
 
 
 def test_images_and_convolutions() -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
-        [keras.Input((6, 6, 1)), layers.Conv2D(2, 3), layers.GlobalAveragePooling2D(), layers.Dense(1)]
+        [
+            keras.Input((6, 6, 1)),
+            layers.Conv2D(2, 3),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(1),
+        ]
     )
     forward, x = of_keras(model)
     rows = torch.randn(5, 6, 6, 1, generator=torch.Generator().manual_seed(0))
@@ -172,12 +198,17 @@ def test_frozen_layers_stay_and_are_read_as_they_are() -> None:
     before = forward(x, inputs())
     model.layers[0].kernel.assign(2 * keras.ops.convert_to_numpy(model.layers[0].kernel))
     assert not torch.allclose(forward(x, inputs()), before)
-    assert torch.allclose(forward(x, inputs()), torch.tensor(keras.ops.convert_to_numpy(model(inputs().numpy())))[:, 0])
+    assert torch.allclose(
+        forward(x, inputs()),
+        torch.tensor(keras.ops.convert_to_numpy(model(inputs().numpy())))[:, 0],
+    )
 
 
 def test_mixed_precision_keeps_float32_weights() -> None:
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(5, "tanh", dtype="mixed_bfloat16"), layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(5, "tanh", dtype="mixed_bfloat16"), layers.Dense(1)]
+    )
     forward, x = of_keras(model)
     assert x.dtype == torch.float32
     x.requires_grad_()
@@ -191,12 +222,14 @@ def test_weights_go_back_into_the_model() -> None:
     forward, x = of_keras(model)
     write_weights(model, 2 * x)
     assert torch.equal(of_keras(model)[1], 2 * x)
-    assert np.allclose(keras.ops.convert_to_numpy(model(inputs().numpy()))[:, 0], forward(2 * x, inputs()).numpy())
+    assert np.allclose(
+        keras.ops.convert_to_numpy(model(inputs().numpy()))[:, 0], forward(2 * x, inputs()).numpy()
+    )
     with pytest.raises(ValueError, match=r"trains 31 weights, got a vector of shape \(3,\)"):
         write_weights(model, torch.zeros(3))
 
 
-# What it refuses ------------------------------------------------------------------------------------------------------
+# What it refuses ----------------------------------------------------------------------------------
 
 
 def test_a_model_without_weights() -> None:
@@ -231,12 +264,17 @@ def test_several_inputs_or_outputs() -> None:
         (lambda: layers.BatchNormalization(name="bn"), r"bn \(BatchNormalization\)"),
         (lambda: layers.Dropout(0.5, name="off"), r"off \(Dropout\)"),
         (lambda: layers.GaussianNoise(0.5, name="noise"), r"noise \(GaussianNoise\)"),
-        (lambda: keras.Sequential([layers.Dense(5), layers.Dropout(0.5, name="in")]), r"in \(Dropout\)"),
+        (
+            lambda: keras.Sequential([layers.Dense(5), layers.Dropout(0.5, name="in")]),
+            r"in \(Dropout\)",
+        ),
     ],
 )
 def test_layers_with_state(layer: Any, named: str) -> None:
     model = small(layer())
-    with pytest.raises(ValueError, match=rf"in training {named} of .*as_in_prediction=True") as caught:
+    with pytest.raises(
+        ValueError, match=rf"in training {named} of .*as_in_prediction=True"
+    ) as caught:
         KerasForward(model)
     assert "fairbound.integrations.keras.Constrained" in str(caught.value)
     forward = KerasForward(model, as_in_prediction=True)
@@ -252,12 +290,15 @@ def test_state_that_cannot_change_is_no_obstacle() -> None:
     frozen = layers.BatchNormalization()
     frozen.trainable = False
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((4,)), scale, layers.Dense(5), frozen, layers.Dropout(0.0), layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input((4,)), scale, layers.Dense(5), frozen, layers.Dropout(0.0), layers.Dense(1)]
+    )
     assert KerasForward(model).n == 31
 
 
 class Subclassed(keras.Model):
-    """A model that does not say what it takes, and draws numbers that Keras does not know of, if asked."""
+    """A model that does not say what it takes, and draws numbers that Keras does not know of, if
+    asked."""
 
     def __init__(self, noise: bool = False) -> None:
         super().__init__()
@@ -311,11 +352,13 @@ def test_weights_that_move_nothing() -> None:
 def test_another_precision_than_the_rows() -> None:
     forward, x = of_keras(small())
     of = twins.problem(twins.in_torch, torch.float64)
-    with pytest.raises(ValueError, match=r"X is torch.float64 but the parameters are torch.float32"):
+    with pytest.raises(
+        ValueError, match=r"X is torch.float64 but the parameters are torch.float32"
+    ):
         run(type(of)(forward, of.loss, of.constraint, of.data), SSLALM(), twins.sampler(of), x, 2)
 
 
-# As a torch module ----------------------------------------------------------------------------------------------------
+# As a torch module --------------------------------------------------------------------------------
 
 
 def test_a_module_is_copied_and_saved_with_its_model() -> None:
@@ -341,7 +384,9 @@ def test_a_report_of_a_keras_model() -> None:
     def evaluate(rows: torch.Tensor) -> MiniBatch:
         return MiniBatch(twins.bce(module(data.X[rows]), data.y[rows]), data.groups["group"][rows])
 
-    found = report_kkt(module, constraints.pairwise_loss_parity(2, bound=0.01), [torch.arange(200)], evaluate)
+    found = report_kkt(
+        module, constraints.pairwise_loss_parity(2, bound=0.01), [torch.arange(200)], evaluate
+    )
     x = module.weights.detach().requires_grad_()
     loss = twins.bce(twins.in_torch(x, data.X), data.y).mean()
     assert found.loss == pytest.approx(float(loss), abs=1e-5)
@@ -350,9 +395,12 @@ def test_a_report_of_a_keras_model() -> None:
 
 @pytest.mark.skipif(BACKEND != "torch", reason="about Keras' torch backend")
 def test_a_keras_module_on_torch_goes_through_ours() -> None:
-    """torch.func.functional_call would change nothing: our `functional` of a torch module is the wrong door."""
+    """torch.func.functional_call would change nothing: our `functional` of a torch module is the
+    wrong door."""
     model = small()
     forward, x = make_functional(model)
-    assert torch.equal(forward(x, inputs()), forward(2 * x, inputs())), "this works now: say so in docs/guides/keras.md"
+    assert torch.equal(forward(x, inputs()), forward(2 * x, inputs())), (
+        "this works now: say so in docs/guides/keras.md"
+    )
     right, x = of_keras(model)
     assert not torch.equal(right(x, inputs()), right(2 * x, inputs()))

@@ -1,4 +1,5 @@
-"""A Keras model trained by a method is its torch twin trained by the same method; on whatever backend Keras runs."""
+"""A Keras model trained by a method is its torch twin trained by the same method; on whatever
+backend Keras runs."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ METHODS: dict[str, tuple[Algorithm[Any], str]] = {
 
 
 @pytest.mark.parametrize(("method", "precision"), METHODS.values(), ids=METHODS)
-def test_200_steps_from_the_same_weights_and_batches(method: Algorithm[Any], precision: str) -> None:
+def test_200_steps_from_the_same_weights_and_batches(
+    method: Algorithm[Any], precision: str
+) -> None:
     dtype = getattr(torch, precision)
     forward, x0 = make_functional(twins.network(precision))
     assert x0.dtype == dtype

@@ -39,7 +39,9 @@ def test_the_example_keeps_its_bound() -> None:
 
 
 def test_the_page_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "keras.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "keras.md").read_text(), flags=re.DOTALL
+    )
     assert len(blocks) >= 4
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))

@@ -1,4 +1,5 @@
-"""`integrations.keras.fit`: the bound is met, the weights are the model's, and what is wrong is said in words."""
+"""`integrations.keras.fit`: the bound is met, the weights are the model's, and what is wrong is
+said in words."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def test_a_bound_is_met_and_reported_as_the_model_has_it() -> None:
     found = fit(fair, X, Y, sensitive_features=SEX, bound=0.02, method=METHOD, steps=800)
     assert gap(plain) > 0.05
     assert abs(gap(fair)) < 0.03
-    assert found.constraints == pytest.approx({"A - B": -gap(fair) - 0.02, "B - A": gap(fair) - 0.02}, abs=1e-4)
+    assert found.constraints == pytest.approx(
+        {"A - B": -gap(fair) - 0.02, "B - A": gap(fair) - 0.02}, abs=1e-4
+    )
     assert found.report.loss == pytest.approx(losses_of(fair).mean(), abs=1e-4)
     assert found.multipliers["B - A"] > 0
     assert found.multipliers["A - B"] == 0
@@ -60,7 +63,9 @@ def test_fit_is_a_run_on_the_same_rows() -> None:
     by_hand = run(Problem(forward, twins.bce, part, data), METHOD, sampler, x0, 30).result()
     found = fit(model, X, Y, sensitive_features=SEX, method=METHOD, steps=30, batch_size=16, seed=7)
     assert torch.allclose(make_functional(model)[1], by_hand.x[0], atol=1e-6)
-    assert list(found.multipliers.values()) == pytest.approx(by_hand.multipliers[0].tolist(), abs=1e-6)
+    assert list(found.multipliers.values()) == pytest.approx(
+        by_hand.multipliers[0].tolist(), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,13 @@ def test_fit_is_a_run_on_the_same_rows() -> None:
 )
 def test_other_constraints(constraint: Any) -> None:
     found = fit(
-        twins.network(widths=SMALL), X, Y, sensitive_features=SEX, constraint=constraint, steps=20, batch_size=16
+        twins.network(widths=SMALL),
+        X,
+        Y,
+        sensitive_features=SEX,
+        constraint=constraint,
+        steps=20,
+        batch_size=16,
     )
     assert len(found.constraints) >= 2
     assert all(np.isfinite(list(found.constraints.values())))
@@ -112,7 +123,14 @@ def test_frames_columns_and_precision() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X.astype("float64"))
     groups = pandas.DataFrame({"sex": SEX, "old": X[:, 3] > 0})
-    found = fit(twins.network(widths=SMALL), frame, Y == 1, sensitive_features=groups, steps=5, batch_size=16)
+    found = fit(
+        twins.network(widths=SMALL),
+        frame,
+        Y == 1,
+        sensitive_features=groups,
+        steps=5,
+        batch_size=16,
+    )
     assert found.groups == ("A, False", "A, True", "B, False", "B, True")
     assert len(found.constraints) == 12
 
@@ -124,20 +142,38 @@ def test_steps_that_are_not_finite_are_counted(caplog: pytest.LogCaptureFixture)
     labels = Y.copy()
     labels[:10] = 2
     with pytest.raises(ValueError, match="NaN or infinite over these examples"):
-        fit(twins.network(widths=SMALL), X, labels, sensitive_features=SEX, steps=50, batch_size=8, loss=loss)
+        fit(
+            twins.network(widths=SMALL),
+            X,
+            labels,
+            sensitive_features=SEX,
+            steps=50,
+            batch_size=8,
+            loss=loss,
+        )
     assert "not finite" in caplog.text
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
 def test_probabilities_are_refused(activation: str) -> None:
-    model = keras.Sequential([keras.Input((9,)), layers.Dense(2, activation=activation, name="last")])
-    with pytest.raises(ValueError, match=rf"layer 'last' ends in {activation}, and logits are needed"):
+    model = keras.Sequential(
+        [keras.Input((9,)), layers.Dense(2, activation=activation, name="last")]
+    )
+    with pytest.raises(
+        ValueError, match=rf"layer 'last' ends in {activation}, and logits are needed"
+    ):
         fit(model, X, Y, sensitive_features=SEX)
     apart = keras.Sequential([keras.Input((9,)), layers.Dense(2), layers.Activation(activation)])
     with pytest.raises(ValueError, match=f"ends in {activation}"):
         fit(apart, X, Y, sensitive_features=SEX)
     kept = fit(
-        model, X, Y, sensitive_features=SEX, steps=2, batch_size=8, loss=lambda p, y: (p[:, 1] - y).square()
+        model,
+        X,
+        Y,
+        sensitive_features=SEX,
+        steps=2,
+        batch_size=8,
+        loss=lambda p, y: (p[:, 1] - y).square(),
     )  # with a loss of one's own it is the user's affair
     assert np.isfinite(kept.report.loss)
 
@@ -149,7 +185,10 @@ def test_probabilities_are_refused(activation: str) -> None:
         ({"y": Y[:-1]}, "X has 2000 rows but y has 1999"),
         ({"y": np.stack([Y, 1 - Y], 1)}, "found several numbers per example"),
         ({"constraint": "parity"}, "there is no constraint 'parity'; did you mean .*loss_parity"),
-        ({"sensitive_features": SEX[:5]}, "one entry, or one row of entries, for each of the 2000 rows"),
+        (
+            {"sensitive_features": SEX[:5]},
+            "one entry, or one row of entries, for each of the 2000 rows",
+        ),
         ({"sensitive_features": np.repeat("A", 2000)}, "a comparison needs at least two groups"),
         ({"X": np.array([{"age": 3}])}, "X must be an array of numbers"),
         ({"X": X[:, :8]}, r"takes examples of shape \(9,\), got X of shape \(2000, 8\)"),
@@ -191,8 +230,18 @@ def test_a_subclass_whose_call_has_no_training() -> None:
 
 def test_a_notion_added_to_the_registry_works_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_worse(names: Any, *, bound: float) -> Any:
-        return constraints.loss_parity(names, bound=bound, contrast=lambda n: constraints.pairwise(n, two_sided=False))
+        return constraints.loss_parity(
+            names, bound=bound, contrast=lambda n: constraints.pairwise(n, two_sided=False)
+        )
 
     monkeypatch.setitem(constraints.NOTIONS, "no_worse", no_worse)
-    found = fit(twins.network(widths=SMALL), X, Y, sensitive_features=SEX, constraint="no_worse", bound=0.02, steps=5)
+    found = fit(
+        twins.network(widths=SMALL),
+        X,
+        Y,
+        sensitive_features=SEX,
+        constraint="no_worse",
+        bound=0.02,
+        steps=5,
+    )
     assert [*found.constraints] == ["A - B"]

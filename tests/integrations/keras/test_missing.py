@@ -1,4 +1,5 @@
-"""Keras is an extra: `import fairbound` never loads it, and without it `integrations.keras` says what to install."""
+"""Keras is an extra: `import fairbound` never loads it, and without it `integrations.keras` says
+what to install."""
 
 from __future__ import annotations
 
@@ -22,11 +23,13 @@ except ImportError as error:
 
 
 def test_without_keras() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert (
-        "fairbound.integrations.keras needs keras, which is not installed: pip install 'fairbound[keras]'"
-        in done.stdout
+        "fairbound.integrations.keras needs keras, which is not installed: pip install"
+        " 'fairbound[keras]'" in done.stdout
     )
 
 

@@ -1,4 +1,5 @@
-"""A `tf.GradientTape` loop with `integrations.keras.Constrained` is the torch loop with `fairbound.Constrained`."""
+"""A `tf.GradientTape` loop with `integrations.keras.Constrained` is the torch loop with
+`fairbound.Constrained`."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ WIDTHS = (9, 8, 1)
 PARITY = {
     "loss": lambda: constraints.pairwise_loss_parity(["A", "B"], bound=0.02),
     "rates": lambda: constraints.equal_opportunity(["A", "B"], bound=0.02),
-    "norm": lambda: {"gap": constraints.loss_parity(["A", "B"], bound=0.02), "norm": constraints.weight_norm(1.0)},
+    "norm": lambda: {
+        "gap": constraints.loss_parity(["A", "B"], bound=0.02),
+        "norm": constraints.weight_norm(1.0),
+    },
 }
 
 
@@ -50,7 +54,9 @@ def taped(model: Any, rows: np.ndarray, persistent: bool = False) -> MiniBatch:
 
 
 def step(fair: Constrained, rows: MiniBatch, optimizer: Any, **more: Any) -> None:
-    found = fair.gradients(rows.tape, rows.losses, rows.groups, labels=rows.labels, outputs=rows.outputs, **more)
+    found = fair.gradients(
+        rows.tape, rows.losses, rows.groups, labels=rows.labels, outputs=rows.outputs, **more
+    )
     optimizer.apply_gradients(zip(found, fair.model.trainable_variables, strict=True))
 
 
@@ -95,7 +101,11 @@ def test_a_tape_loop_is_the_torch_loop(name: str, kind: str) -> None:
         step(fair, taped(model, rows), optimizer, extra_batches=further)
         with torch.no_grad():
             second = [twin.rows(others)] * (method.draws - 1)
-        twin.step(lambda rows=rows, second=second: twin.fair.backward(twin.rows(rows), extra_batches=second))
+        twin.step(
+            lambda rows=rows, second=second: twin.fair.backward(
+                twin.rows(rows), extra_batches=second
+            )
+        )
     now = make_functional(model)[1]
     assert (now - x0).abs().max() > 0.01
     assert torch.allclose(now, twin.x.detach(), atol=1e-5)
@@ -165,7 +175,9 @@ def test_several_columns_of_groups_and_weights() -> None:
     fair = Constrained(model, both, DescentAscent())
     rows = taped(model, np.arange(40))
     columns = {"race": GROUP[:40], "sex": tf.constant(np.arange(40) % 2)}
-    fair.gradients(rows.tape, rows.losses, columns, weight=np.ones(40), objective=np.arange(40) < 20)
+    fair.gradients(
+        rows.tape, rows.losses, columns, weight=np.ones(40), objective=np.arange(40) < 20
+    )
     losses = rows.losses.numpy()
     assert fair.last_step is not None
     assert float(fair.last_step.loss) == pytest.approx(losses[:20].mean(), abs=1e-6)
@@ -202,7 +214,11 @@ def test_a_mini_batch_without_a_group() -> None:
 def test_a_saved_loop_goes_on() -> None:
     def build() -> tuple[Any, Constrained, Any]:
         model = twins.network(widths=WIDTHS)
-        return model, Constrained(model, PARITY["loss"](), SSLALM(samples=1, tau=0.1)), keras.optimizers.SGD(0.1)
+        return (
+            model,
+            Constrained(model, PARITY["loss"](), SSLALM(samples=1, tau=0.1)),
+            keras.optimizers.SGD(0.1),
+        )
 
     model, fair, optimizer = build()
     for rows in batches(6):
@@ -221,7 +237,9 @@ def test_a_saved_loop_goes_on() -> None:
 def test_dropout_batch_norm_and_two_inputs_are_the_loop_s_own_affair() -> None:
     keras.utils.set_random_seed(0)
     a, b = keras.Input((4,)), keras.Input((5,))
-    hidden = layers.Dropout(0.3)(layers.BatchNormalization()(layers.Dense(8)(layers.Concatenate()([a, b]))))
+    hidden = layers.Dropout(0.3)(
+        layers.BatchNormalization()(layers.Dense(8)(layers.Concatenate()([a, b])))
+    )
     model = keras.Model([a, b], layers.Dense(1)(hidden))
     fair = Constrained(model, PARITY["loss"](), DescentAscent())
     moving = model.layers[-3].moving_mean.numpy().copy()
@@ -244,22 +262,33 @@ def test_half_precision_losses() -> None:
         fair = Constrained(model, PARITY["rates"](), DescentAscent())
         with tf.GradientTape() as tape:
             outputs = model(X[:64], training=True)[:, 0]
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(Y[:64], outputs.dtype), logits=outputs)
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(
+                labels=tf.cast(Y[:64], outputs.dtype), logits=outputs
+            )
         kernel, *_ = fair.gradients(tape, losses, GROUP[:64], labels=Y[:64], outputs=outputs)
         assert outputs.dtype == ("bfloat16" if "mixed" in policy else "float32")
         found[policy] = kernel.numpy()
-    assert np.allclose(found["mixed_bfloat16"], found["float32"], atol=0.02 * np.abs(found["float32"]).max())
+    assert np.allclose(
+        found["mixed_bfloat16"], found["float32"], atol=0.02 * np.abs(found["float32"]).max()
+    )
 
 
 def test_embeddings_whose_gradient_is_sparse() -> None:
     keras.utils.set_random_seed(0)
     words = keras.Sequential(
-        [keras.Input((3,), dtype="int32"), layers.Embedding(20, 4), layers.Flatten(), layers.Dense(1)]
+        [
+            keras.Input((3,), dtype="int32"),
+            layers.Embedding(20, 4),
+            layers.Flatten(),
+            layers.Dense(1),
+        ]
     )
     fair = Constrained(words, PARITY["loss"](), DescentAscent())
     rows = np.random.default_rng(0).integers(10, size=(64, 3))
     with tf.GradientTape() as tape:
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=Y[:64], logits=words(rows, training=True)[:, 0])
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(
+            labels=Y[:64], logits=words(rows, training=True)[:, 0]
+        )
     table, *_ = fair.gradients(tape, losses, GROUP[:64])
     assert (np.abs(table.numpy()).max(1) > 0).tolist() == [i < 10 for i in range(20)]
 
@@ -275,17 +304,23 @@ def test_what_is_wrong_is_said() -> None:
     with pytest.raises(ValueError, match="the tape recorded no path from the model's weights"):
         fair.gradients(empty, rows.losses, rows.groups)
     with pytest.raises(ValueError, match="SSLALM needs 2 independent mini-batches"):
-        Constrained(model, PARITY["loss"](), SSLALM()).gradients(rows.tape, rows.losses, rows.groups)
+        Constrained(model, PARITY["loss"](), SSLALM()).gradients(
+            rows.tape, rows.losses, rows.groups
+        )
     with pytest.raises(
         TypeError,
-        match=r"must be fairbound.integrations.keras.MiniBatch\(losses, .*, got fairbound.constraints",
+        match=(
+            r"must be fairbound.integrations.keras.MiniBatch\(losses, .*, got fairbound.constraints"
+        ),
     ):
         Constrained(model, PARITY["loss"](), SSLALM()).gradients(
             rows.tape, rows.losses, rows.groups, extra_batches=[fairbound.MiniBatch(torch.ones(3))]
         )
     with pytest.raises(ValueError, match=r"groups must be whole numbers .* got float64"):
         fair.gradients(rows.tape, rows.losses, rows.groups * 1.0)
-    with pytest.raises(ValueError, match=r"groups must be whole numbers .* got <U1; number names by"):
+    with pytest.raises(
+        ValueError, match=r"groups must be whole numbers .* got <U1; number names by"
+    ):
         fair.gradients(rows.tape, rows.losses, np.array(["A", "B"])[rows.groups])
     with pytest.raises(RuntimeError, match=r"runs in torch, outside of TensorFlow's graphs"):
         tf.function(lambda: fair.gradients(rows.tape, rows.losses, rows.groups), autograph=False)()
@@ -298,5 +333,7 @@ def test_layers_frozen_after_it_was_built_are_told() -> None:
     fair = Constrained(model, PARITY["loss"](), DescentAscent())
     step(fair, taped(model, batches(1)[0]), keras.optimizers.SGD(0.1))
     model.layers[0].trainable = False
-    with pytest.raises(ValueError, match=r"had 89 trainable weights when Constrained was built and has 9 now"):
+    with pytest.raises(
+        ValueError, match=r"had 89 trainable weights when Constrained was built and has 9 now"
+    ):
         step(fair, taped(model, batches(1)[0]), keras.optimizers.SGD(0.1))

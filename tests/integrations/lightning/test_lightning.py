@@ -1,4 +1,5 @@
-"""Lightning: its two kinds of optimization equal the plain loop bit for bit, and so does a resumed run."""
+"""Lightning: its two kinds of optimization equal the plain loop bit for bit, and so does a resumed
+run."""
 
 from __future__ import annotations
 
@@ -18,7 +19,18 @@ import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins import MixedPrecision
-from trainer_loops import METHOD, PARITY, bce, end, examples, loader, network, optimizer_of, plain_loop, scalars
+from trainer_loops import (
+    METHOD,
+    PARITY,
+    bce,
+    end,
+    examples,
+    loader,
+    network,
+    optimizer_of,
+    plain_loop,
+    scalars,
+)
 
 from fairbound import SGD, SSLALM, Constrained, DescentAscent, Penalty
 from fairbound.integrations.lightning import ConstrainedCallback
@@ -73,7 +85,10 @@ class NotFinite(Automatic):
     """The third mini-batch of the first epoch."""
 
     def losses(self, batch: list[Tensor]) -> Tensor:
-        spoilt = self.trainer.training and (self.trainer.current_epoch, self.trainer.fit_loop.batch_idx) == (0, 2)
+        spoilt = self.trainer.training and (
+            self.trainer.current_epoch,
+            self.trainer.fit_loop.batch_idx,
+        ) == (0, 2)
         return super().losses(batch) * (torch.nan if spoilt else 1.0)
 
 
@@ -91,21 +106,32 @@ class Augmented(Automatic):
         optimizer.step()
 
 
-def fit(module: L.LightningModule, epochs: int = 3, resume: str | Path | None = None, **given: Any) -> L.Trainer:
-    settings = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "max_epochs": epochs} | given
+def fit(
+    module: L.LightningModule, epochs: int = 3, resume: str | Path | None = None, **given: Any
+) -> L.Trainer:
+    settings = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "max_epochs": epochs,
+    } | given
     trainer = L.Trainer(**settings, enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(module, loader(), loader(), ckpt_path=resume)
     return trainer
 
 
-@pytest.mark.parametrize("method", [METHOD, Penalty(), SGD()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method", [METHOD, Penalty(), SGD()], ids=lambda method: type(method).__name__
+)
 def test_automatic_optimization_equals_the_plain_loop(method: Any) -> None:
     """Validation, the sanity check included, comes in between."""
     module = Automatic(method)
     fit(module)
     assert end(module.net, module.fair).equals(plain_loop(3, method=method))
     assert module.fair.steps == 24
-    assert isinstance(method, DescentAscent) == any(value > 0.01 for value in module.fair.multipliers.values())
+    assert isinstance(method, DescentAscent) == any(
+        value > 0.01 for value in module.fair.multipliers.values()
+    )
 
 
 def test_accumulation_equals_the_plain_loop() -> None:
@@ -137,8 +163,12 @@ def test_a_loss_that_is_not_finite_skips_its_step() -> None:
 
 
 def test_a_scaler_that_skips_a_step_moves_nothing() -> None:
-    """Lightning's own mixed precision with a GradScaler, whose first scale is too large for half precision."""
-    module, scaler = Automatic(), torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=10**6)
+    """Lightning's own mixed precision with a GradScaler, whose first scale is too large for half
+    precision."""
+    module, scaler = (
+        Automatic(),
+        torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=10**6),
+    )
     fit(module, epochs=2, plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)])
     skipped = round(24 - math.log2(scaler.get_scale()))
     assert skipped > 0
@@ -161,7 +191,9 @@ def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
     second = Automatic()
     fit(second, resume=tmp_path / "step=4.ckpt", accumulate_grad_batches=2)
     assert end(second.net, second.fair).equals(plain_loop(3, accumulate=2))
-    kept = torch.load(tmp_path / "step=4.ckpt", weights_only=True)["callbacks"]["ConstrainedCallback"]
+    kept = torch.load(tmp_path / "step=4.ckpt", weights_only=True)["callbacks"][
+        "ConstrainedCallback"
+    ]
     assert kept["steps"] == 4
 
 
@@ -169,7 +201,9 @@ def test_constraints_and_multipliers_are_logged(tmp_path: Path) -> None:
     module = Automatic()
     logger = CSVLogger(tmp_path)
     fit(module, logger=logger, log_every_n_steps=4)
-    heads, *records = [line.split(",") for line in (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()]
+    heads, *records = [
+        line.split(",") for line in (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    ]
     at = heads.index("multiplier/A - mean")
     logged = [float(record[at]) for record in records if record[at]]
     assert len(logged) == 6
@@ -178,7 +212,8 @@ def test_constraints_and_multipliers_are_logged(tmp_path: Path) -> None:
 
 
 def test_tensorboard_shows_what_the_default_method_did(tmp_path: Path) -> None:
-    """Constraints, multipliers and forces, by Lightning's default logger, read back from its file."""
+    """Constraints, multipliers and forces, by Lightning's default logger, read back from its
+    file."""
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: make test-trainers")
     module = Automatic(None)
     fit(module, logger=TensorBoardLogger(tmp_path), log_every_n_steps=4)
@@ -204,7 +239,9 @@ def test_several_constraints_are_logged_by_their_largest() -> None:
 def test_the_fair_of_another_model_is_refused() -> None:
     module = Automatic()
     module.fair = Constrained(nn.Linear(5, 1), PARITY, METHOD)
-    with pytest.raises(ValueError, match=r"does not have the parameter 'weight' of Constrained.*that is trained"):
+    with pytest.raises(
+        ValueError, match=r"does not have the parameter 'weight' of Constrained.*that is trained"
+    ):
         fit(module)
 
 

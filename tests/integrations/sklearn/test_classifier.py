@@ -1,4 +1,5 @@
-"""`FairClassifier`: scikit-learn's contract, tables of all kinds, networks, modules and methods of users."""
+"""`FairClassifier`: scikit-learn's contract, tables of all kinds, networks, modules and methods of
+users."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from fairbound import constraints
 from fairbound.algorithms import SSLALM
 from fairbound.integrations.sklearn import FairClassifier
 
-# What it is for -------------------------------------------------------------------------------------------------------
+# What it is for -----------------------------------------------------------------------------------
 
 
 def test_rates_are_equalized_on_data_that_nothing_has_seen() -> None:
@@ -52,13 +53,15 @@ def test_a_bound_on_the_loss_of_every_group_weights_them() -> None:
     group = np.where(rng.random(1500) < 0.25, "B", "A")
     X = rng.standard_normal((1500, 2))
     y = (3 * np.where(group == "A", X[:, 0], X[:, 1]) + rng.standard_normal(1500) > 0).astype(int)
-    fair = small(constraint="bounded_group_loss", bound=0.6, epochs=5).fit(X, y, sensitive_features=group)
+    fair = small(constraint="bounded_group_loss", bound=0.6, epochs=5).fit(
+        X, y, sensitive_features=group
+    )
     values = dict(fair.candidates_)
     assert "re-weighted" in values
     assert values["re-weighted"].violation < values["unconstrained"].violation - 0.05
 
 
-# Tables of all kinds --------------------------------------------------------------------------------------------------
+# Tables of all kinds ------------------------------------------------------------------------------
 
 
 def test_tables_of_any_kind_give_the_same_model() -> None:
@@ -70,7 +73,10 @@ def test_tables_of_any_kind_give_the_same_model() -> None:
         (pl.DataFrame(X, schema=names), pl.Series(group)),
         (np.asfortranarray(X), group.tolist()),
     ]
-    found = [small(bound=0.5).fit(table, y, sensitive_features=who).predict_proba(table) for table, who in made]
+    found = [
+        small(bound=0.5).fit(table, y, sensitive_features=who).predict_proba(table)
+        for table, who in made
+    ]
     for other in found[1:]:
         np.testing.assert_allclose(found[0], other, rtol=1e-6)
 
@@ -86,7 +92,11 @@ def mixed(n: int = 500) -> tuple[pd.DataFrame, Any, Any]:
             "married": rng.random(n) < 0.5,
         }
     )
-    return X, np.where((X["work"] == "own") + X["married"] + rng.random(n) > 1.3, "yes", "no"), group
+    return (
+        X,
+        np.where((X["work"] == "own") + X["married"] + rng.random(n) > 1.3, "yes", "no"),
+        group,
+    )
 
 
 def test_text_categories_booleans_and_missing_values() -> None:
@@ -108,17 +118,23 @@ def test_codes_that_are_declared_categories() -> None:
     as_category = small(categorical_features=[0], **settings).fit(X, y, sensitive_features=group)
     as_number = small(**settings).fit(X, y, sensitive_features=group)
     assert as_category.score(X, y) > 0.95 > as_number.score(X, y)
-    with pytest.raises(ValueError, match=r"categorical_features has 'code', which is not a column of X: \['x'\]"):
-        small(categorical_features=["code"]).fit(pd.DataFrame(X, columns=["x"]), y, sensitive_features=group)
+    with pytest.raises(
+        ValueError, match=r"categorical_features has 'code', which is not a column of X: \['x'\]"
+    ):
+        small(categorical_features=["code"]).fit(
+            pd.DataFrame(X, columns=["x"]), y, sensitive_features=group
+        )
 
 
-# Networks -------------------------------------------------------------------------------------------------------------
+# Networks -----------------------------------------------------------------------------------------
 
 
 def test_the_ensemble_has_a_multiple_of_the_folds() -> None:
     X, y, group = make_data(300)
     for size, cv, members in ((4, 4, 4), (8, 4, 8), (1, 3, 3), (7, 2, 6)):
-        fair = small(ensemble_size=size, cv=cv, bound=0.9, epochs=1).fit(X, y, sensitive_features=group)
+        fair = small(ensemble_size=size, cv=cv, bound=0.9, epochs=1).fit(
+            X, y, sensitive_features=group
+        )
         assert fair.networks_.members == members
 
 
@@ -143,11 +159,13 @@ def test_a_module_gets_raw_columns_and_may_have_dropout_and_batch_norm() -> None
     before = [p.clone() for p in module.parameters()]
     fair = small(module=module, epochs=10, constraint="demographic_parity", bound=0.2)
     fair.fit(X, y, sensitive_features=group)
-    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))  # copies were trained
+    # copies were trained
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
     assert len(fair.networks_) == 4
     assert all(isinstance(one, Raw) and one is not module for one in fair.networks_)
     assert not any(torch.equal(one.norm.running_mean, torch.zeros(3)) for one in fair.networks_)
-    np.testing.assert_array_equal(fair.predict_proba(X), fair.predict_proba(X))  # no dropout in prediction
+    # no dropout in prediction
+    np.testing.assert_array_equal(fair.predict_proba(X), fair.predict_proba(X))
     mean = torch.stack([one(torch.from_numpy(X).float()) for one in fair.networks_]).mean(0)
     np.testing.assert_allclose(fair.unconstrained_.decision_function(X), mean.detach(), atol=1e-4)
     assert fair.unconstrained_.score(X, y) > 0.65
@@ -158,8 +176,14 @@ def test_a_module_gets_raw_columns_and_may_have_dropout_and_batch_norm() -> None
     ("X", "sentence"),
     [
         (pd.DataFrame({"a": ["x", "y"] * 50}), "module= takes columns of numbers.*OrdinalEncoder"),
-        (np.where(np.arange(100)[:, None] == 3, np.nan, 1.0), "module= takes columns as they are.*missing values"),
-        (pd.DataFrame({"a": [1, None] * 50}, dtype="Int64"), "module= takes columns as they are.*missing values"),
+        (
+            np.where(np.arange(100)[:, None] == 3, np.nan, 1.0),
+            "module= takes columns as they are.*missing values",
+        ),
+        (
+            pd.DataFrame({"a": [1, None] * 50}, dtype="Int64"),
+            "module= takes columns as they are.*missing values",
+        ),
     ],
 )
 def test_columns_that_a_module_cannot_take(X: Any, sentence: str) -> None:
@@ -174,7 +198,9 @@ def test_a_method_of_ours_trains_the_networks() -> None:
     plain = small(bound=0.1, epochs=1).fit(X, y, sensitive_features=group)
     assert np.isfinite(fair.predict_proba(X)).all()
     assert len(fair.networks_) == 4  # one after the other, each with its multipliers
-    assert not np.array_equal(fair.unconstrained_.predict_proba(X), plain.unconstrained_.predict_proba(X))
+    assert not np.array_equal(
+        fair.unconstrained_.predict_proba(X), plain.unconstrained_.predict_proba(X)
+    )
 
 
 def test_a_method_that_asks_for_several_mini_batches_and_a_module_of_several_classes() -> None:
@@ -189,7 +215,9 @@ def test_a_method_that_asks_for_several_mini_batches_and_a_module_of_several_cla
 def test_several_classes_rates_and_weights() -> None:
     X, _, group = make_shifted(900)
     y = np.array(["c", "b", "a"])[(X[:, 0] > 0).astype(int) + (X[:, 0] > 1.5)]
-    fair = small(constraint="demographic_parity", bound=0.3, pos_label="a", class_weight="balanced", epochs=5)
+    fair = small(
+        constraint="demographic_parity", bound=0.3, pos_label="a", class_weight="balanced", epochs=5
+    )
     fair.fit(X, y, sensitive_features=group, sample_weight=np.where(group == "B", 2.0, 1.0))
     assert list(fair.multipliers_) == ["class a: A - B", "class a: B - A"]
     assert fair.predict_proba(X).sum(1) == pytest.approx(1.0)
@@ -204,7 +232,7 @@ def test_a_device() -> None:
             small(device=device).fit(X, y, sensitive_features=group)
 
 
-# Errors ---------------------------------------------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -217,8 +245,14 @@ def test_a_device() -> None:
         ({"epochs": "many"}, "epochs must be 'auto' or a whole number > 0, got 'many'"),
         ({"ensemble_size": 0}, "ensemble_size must be a whole number > 0, got 0"),
         ({"learning_rate": -1}, "learning_rate must be a number > 0, got -1"),
-        ({"method": "sgd"}, r"method must be one of fairbound.algorithms such as SSLALM\(\), got 'sgd'"),
-        ({"module": nn.Linear(4, 2)}, r"one output \(a logit\) per example; for 2 examples it returns \(2, 2\)"),
+        (
+            {"method": "sgd"},
+            r"method must be one of fairbound.algorithms such as SSLALM\(\), got 'sgd'",
+        ),
+        (
+            {"module": nn.Linear(4, 2)},
+            r"one output \(a logit\) per example; for 2 examples it returns \(2, 2\)",
+        ),
         ({"module": "mlp"}, "a torch module or a Keras model, got str"),
         ({"bound": 5}, "bound=5 allows every difference of losses in practice"),
         ({"learning_rate": 1e30, "epochs": 3}, "NaN or infinite at every evaluation"),
@@ -230,7 +264,7 @@ def test_errors_are_sentences(settings: dict[str, Any], sentence: str) -> None:
         small(**settings).fit(X, y, sensitive_features=group)
 
 
-# Data of all kinds: it trains, or says why not; what it returns is finite ---------------------------------------------
+# Data of all kinds: it trains, or says why not; what it returns is finite -------------------------
 
 
 def columns_of_all_sizes() -> Arrays:
@@ -299,7 +333,9 @@ def test_whatever_the_data(make: Callable[[], Arrays], notion: str) -> None:
 def test_a_constraint_is_about_the_groups_that_it_names() -> None:
     X, y, group = make_data(600)
     found = [
-        small(constraint=constraints.minimum_rate(0.9, groups=names, group="B")).fit(X, y, sensitive_features=group)
+        small(constraint=constraints.minimum_rate(0.9, groups=names, group="B")).fit(
+            X, y, sensitive_features=group
+        )
         for names in (["A", "B"], ["B", "A"])
     ]
     one, other = (fair.verdict_.gaps[0] for fair in found)

@@ -1,4 +1,5 @@
-"""Corrections of scores: their formulas, the rules that they give, and the multipliers that are found for them."""
+"""Corrections of scores: their formulas, the rules that they give, and the multipliers that are
+found for them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from numpy.typing import NDArray
 from fairbound import constraints
 from fairbound.constraints.constraint import Constraint
 from fairbound.integrations.sklearn import corrections
-from fairbound.integrations.sklearn.corrections import CellMeans, Correction, Scores, fit_correction, no_correction
+from fairbound.integrations.sklearn.corrections import (
+    CellMeans,
+    Correction,
+    Scores,
+    fit_correction,
+    no_correction,
+)
 
 NAMES = ["A", "B", "C"]
 Array = NDArray[np.float64]
@@ -38,9 +45,13 @@ def value(correction: Correction, scores: Scores) -> Any:
     return corrections.evaluate(correction, CellMeans(correction.constraints, scores))
 
 
-def fitted(own: tuple[Constraint, ...], scores: Scores, margin: Any = None, start: Correction | None = None) -> Any:
+def fitted(
+    own: tuple[Constraint, ...], scores: Scores, margin: Any = None, start: Correction | None = None
+) -> Any:
     m = sum(constraint.m for constraint in own)
-    return fit_correction(CellMeans(own, scores), tensor(np.zeros(m) if margin is None else margin), start)
+    return fit_correction(
+        CellMeans(own, scores), tensor(np.zeros(m) if margin is None else margin), start
+    )
 
 
 def tensor(values: Any) -> torch.Tensor:
@@ -58,14 +69,16 @@ def random_scores(n: int = 60, classes: int = 2, seed: int = 0, weighted: bool =
     groups = np.arange(n) % 3
     labels = rng.integers(0, classes, n)
     weight = tensor(rng.lognormal(size=n)) if weighted else None
-    return Scores(tensor(logits), (), torch.from_numpy(labels), {"group": torch.from_numpy(groups)}, weight)
+    return Scores(
+        tensor(logits), (), torch.from_numpy(labels), {"group": torch.from_numpy(groups)}, weight
+    )
 
 
 def by_group(constraint: Constraint) -> Constraint:
     return replace(constraint, by="group")
 
 
-# Formulas -------------------------------------------------------------------------------------------------------------
+# Formulas -----------------------------------------------------------------------------------------
 
 
 def test_rates_shift_logits() -> None:
@@ -74,7 +87,14 @@ def test_rates_shift_logits() -> None:
     parity = constraints.demographic_parity(NAMES, bound=0.1)
     mu, ratios, z = rng.random(6) * 0.2, rng.random((50, 3)) * 3, rng.standard_normal(50)
     M = np.array([[1, -1, 0], [-1, 1, 0], [1, 0, -1], [-1, 0, 1], [0, 1, -1], [0, -1, 1]])
-    rows = {"A - B": M[0], "B - A": M[1], "A - C": M[2], "C - A": M[3], "B - C": M[4], "C - B": M[5]}
+    rows = {
+        "A - B": M[0],
+        "B - A": M[1],
+        "A - C": M[2],
+        "C - A": M[3],
+        "B - C": M[4],
+        "C - B": M[5],
+    }
     a = sum(m * rows[name] for m, name in zip(mu, parity.names, strict=True))
     B = (ratios @ a).clip(-0.98, 0.98)
     found = Correction((parity,), tensor(mu)).apply(tensor(z), [tensor(ratios)])
@@ -88,7 +108,11 @@ def test_losses_scale_logits() -> None:
     rng = np.random.default_rng(2)
     level = constraints.bounded_group_loss(NAMES, bound=0.3)
     gaps = constraints.loss_parity(NAMES, bound=0.1)
-    mu, ratios, z = rng.random(9) * np.repeat([0.1, 3.0], [3, 6]), rng.random((50, 3)) * 2, rng.standard_normal(50)
+    mu, ratios, z = (
+        rng.random(9) * np.repeat([0.1, 3.0], [3, 6]),
+        rng.random((50, 3)) * 2,
+        rng.standard_normal(50),
+    )
     net = mu[3::2] - mu[4::2]  # a - mean, mean - a
     W = 1 + ratios @ mu[:3] + ratios @ (net - net.sum() / 3)
     T = np.minimum(1, sigmoid(W / 0.25) / sigmoid(4.0))
@@ -101,7 +125,11 @@ def test_rates_of_a_class_lower_its_probability_and_losses_scale_all_logits() ->
     rng = np.random.default_rng(3)
     parity = constraints.demographic_parity(["A", "B"], bound=0.1, outcome=2)
     gap = constraints.pairwise_loss_parity(["A", "B"], bound=0.1)
-    mu, ratios, z = np.array([0.2, 0.0, 0.0, 0.9]), rng.random((40, 2)) * 2, rng.standard_normal((40, 3))
+    mu, ratios, z = (
+        np.array([0.2, 0.0, 0.0, 0.9]),
+        rng.random((40, 2)) * 2,
+        rng.standard_normal((40, 3)),
+    )
     B = 0.2 * (ratios[:, 0] - ratios[:, 1])
     W = 1 + 0.9 * (ratios[:, 1] - ratios[:, 0])
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
@@ -115,7 +143,10 @@ def test_rates_of_a_class_lower_its_probability_and_losses_scale_all_logits() ->
 @pytest.mark.parametrize("classes", [2, 4])
 def test_multipliers_of_zero_are_no_correction(classes: int) -> None:
     scores = random_scores(classes=classes)
-    own = (constraints.loss_parity(NAMES, bound=0.1), constraints.bounded_group_loss(NAMES, bound=0.3))
+    own = (
+        constraints.loss_parity(NAMES, bound=0.1),
+        constraints.bounded_group_loss(NAMES, bound=0.3),
+    )
     nothing = no_correction(own)
     assert nothing.multipliers.shape == (9,)
     ratios = [torch.rand(60, 3, dtype=torch.float64)] * 2
@@ -127,8 +158,12 @@ def test_multipliers_of_zero_are_no_correction(classes: int) -> None:
 
 def test_a_rate_without_a_class_is_refused_for_several_classes() -> None:
     parity = constraints.demographic_parity(["A", "B"], bound=0.1)
-    with pytest.raises(ValueError, match="one logit per example, and y has several classes; name one of them"):
-        Correction((parity,), tensor([0.1, 0.0])).apply(tensor(np.zeros((5, 3))), [tensor(np.ones((5, 2)))])
+    with pytest.raises(
+        ValueError, match="one logit per example, and y has several classes; name one of them"
+    ):
+        Correction((parity,), tensor([0.1, 0.0])).apply(
+            tensor(np.zeros((5, 3))), [tensor(np.ones((5, 2)))]
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -152,7 +187,10 @@ def test_flattening_changes_no_decision(mu: list[float], logits: list[float], ra
 def test_evaluated(weighted: bool) -> None:
     """Rates, losses, accuracy and loss against numpy."""
     scores = random_scores(weighted=weighted)
-    own = (constraints.demographic_parity(NAMES, bound=0.1), constraints.bounded_group_loss(NAMES, bound=0.5))
+    own = (
+        constraints.demographic_parity(NAMES, bound=0.1),
+        constraints.bounded_group_loss(NAMES, bound=0.5),
+    )
     own = tuple(map(by_group, own))
     found = value(no_correction(own), scores)
     z, y, g = scores.logits.numpy(), scores.labels.numpy(), scores.groups["group"].numpy()
@@ -160,11 +198,16 @@ def test_evaluated(weighted: bool) -> None:
     losses = np.log1p(np.exp(-np.where(y == 1, z, -z)))
 
     def means(values: Array) -> list[float]:
-        return [float(np.average(values[g == k], weights=None if weight is None else weight[g == k])) for k in range(3)]
+        return [
+            float(np.average(values[g == k], weights=None if weight is None else weight[g == k]))
+            for k in range(3)
+        ]
 
     a, b, c = means((z > 0).astype(float))
     expected = [a - b, b - a, a - c, c - a, b - c, c - b]
-    order = [own[0].names.index(name) for name in ("A - B", "B - A", "A - C", "C - A", "B - C", "C - B")]
+    order = [
+        own[0].names.index(name) for name in ("A - B", "B - A", "A - C", "C - A", "B - C", "C - B")
+    ]
     np.testing.assert_allclose(found.c[:6][order], np.array(expected) - 0.1, atol=1e-12)
     np.testing.assert_allclose(found.c[6:], np.array(means(losses)) - 0.5, atol=1e-12)
     assert found.accuracy == pytest.approx(np.average((z > 0) == y, weights=weight))
@@ -177,7 +220,8 @@ def test_evaluated(weighted: bool) -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_standard_errors(weighted: bool) -> None:
-    """Of a weighted sum of means: the root of the sums of (w (v - mean) / W)^2 times the *squared* coefficients."""
+    """Of a weighted sum of means: the root of the sums of (w (v - mean) / W)^2 times the *squared*
+    coefficients."""
     scores = random_scores(weighted=weighted)
     opportunity = by_group(constraints.equal_opportunity(NAMES, bound=0.1))
     level = by_group(constraints.bounded_group_loss(NAMES, bound=0.5))
@@ -190,18 +234,31 @@ def test_standard_errors(weighted: bool) -> None:
         w = weight[cell] / weight[cell].sum()
         return float(((w * (values[cell] - w @ values[cell])) ** 2).sum())
 
-    rates = dict(zip("ABC", (variance((z > 0).astype(float), (g == k) & (y == 1)) for k in range(3)), strict=True))
+    rates = dict(
+        zip(
+            "ABC",
+            (variance((z > 0).astype(float), (g == k) & (y == 1)) for k in range(3)),
+            strict=True,
+        )
+    )
     pairs = [(name.split(",")[0], name.split(" - ")[1].split(",")[0]) for name in opportunity.names]
-    np.testing.assert_allclose(found[:6], [np.sqrt(rates[a] + rates[b]) for a, b in pairs], rtol=1e-10)
+    np.testing.assert_allclose(
+        found[:6], [np.sqrt(rates[a] + rates[b]) for a, b in pairs], rtol=1e-10
+    )
     losses = np.log1p(np.exp(-np.where(y == 1, z, -z)))
     of_losses = np.array([variance(losses, g == k) for k in range(3)])
     np.testing.assert_allclose(found[6:9], np.sqrt(of_losses), rtol=1e-10)
-    expected = np.sqrt(np.square(np.eye(3) - 1 / 3) @ of_losses)  # of three groups against their mean
+    # of three groups against their mean
+    expected = np.sqrt(np.square(np.eye(3) - 1 / 3) @ of_losses)
     np.testing.assert_allclose(found[9::2], expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("notion", "factor"), [("demographic_parity", 1.0), ("pairwise_loss_parity", 4.0)])
-def test_the_first_step_of_the_dual_ascent(notion: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("notion", "factor"), [("demographic_parity", 1.0), ("pairwise_loss_parity", 4.0)]
+)
+def test_the_first_step_of_the_dual_ascent(
+    notion: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """mu = max(0, factor (c + margin) / row sums of |M diag(E r^2) M'|), from 0."""
     tried: list[Array] = []
     apply = Correction.apply
@@ -224,14 +281,16 @@ def test_the_first_step_of_the_dual_ascent(notion: str, factor: float, monkeypat
     np.testing.assert_allclose(tried[:2], [np.zeros(2), expected], rtol=1e-10)
 
 
-# A population that is known -------------------------------------------------------------------------------------------
+# A population that is known -----------------------------------------------------------------------
 
 
 class Discrete:
-    """Every x with its numbers of examples by group and label: probabilities are known, and all rules can be tried."""
+    """Every x with its numbers of examples by group and label: probabilities are known, and all
+    rules can be tried."""
 
     def __init__(self, counts: NDArray[np.int64], group_at_prediction: bool) -> None:
-        self.counts, self.group_at_prediction = counts, group_at_prediction  # (values of x, groups, labels)
+        # (values of x, groups, labels)
+        self.counts, self.group_at_prediction = counts, group_at_prediction
         table = [(x, g, y) for x, g, y in np.ndindex(*counts.shape) for _ in range(counts[x, g, y])]
         self.x, self.g, self.y = np.array(table).T
 
@@ -251,7 +310,13 @@ class Discrete:
             of_x = (cell / total.sum(1, keepdims=True))[self.x]
         ratios = of_x / (cell.sum(0) / n)
         groups = {"group": torch.from_numpy(self.g)}
-        return Scores(tensor(np.log(p / (1 - p))[self.x]), (tensor(ratios),), torch.from_numpy(self.y), groups, None)
+        return Scores(
+            tensor(np.log(p / (1 - p))[self.x]),
+            (tensor(ratios),),
+            torch.from_numpy(self.y),
+            groups,
+            None,
+        )
 
     def rules(self, notion: str) -> tuple[Array, Array]:
         """The signed gap A - B and the accuracy of every rule."""
@@ -271,7 +336,8 @@ class Discrete:
 def discrete(group_at_prediction: bool) -> Discrete:
     """A is in the values of x with many positive labels.
 
-    Without the group at prediction labels of B are also rarer at the same x; with it they depend on x only.
+    Without the group at prediction labels of B are also rarer at the same x; with it they depend on
+    x only.
     """
     rng = np.random.default_rng(5)
     values = 5 if group_at_prediction else 10
@@ -279,7 +345,9 @@ def discrete(group_at_prediction: bool) -> Discrete:
     of_a = 0.15 + 0.7 * p + 0.1 * rng.random(values)
     size = rng.integers(80, 200, values)
     counts = np.empty((values, 2, 2))
-    for group, (share, rarer) in enumerate([(of_a, 1.0), (1 - of_a, 1.0 if group_at_prediction else 0.85)]):
+    for group, (share, rarer) in enumerate(
+        [(of_a, 1.0), (1 - of_a, 1.0 if group_at_prediction else 0.85)]
+    ):
         counts[:, group, 1] = size * share * p * rarer
         counts[:, group, 0] = size * share - counts[:, group, 1]
     return Discrete(counts.round().astype(np.int64), group_at_prediction)
@@ -288,8 +356,8 @@ def discrete(group_at_prediction: bool) -> Discrete:
 @pytest.mark.parametrize("notion", ["demographic_parity", "equal_opportunity"])
 @pytest.mark.parametrize("group_at_prediction", [False, True])
 def test_the_best_rule_within_a_bound_is_found(notion: str, group_at_prediction: bool) -> None:
-    """For all multipliers no rule with a gap as small is better; the bound is that of a rule on the front, so that no
-    randomized rule would be better."""
+    """For all multipliers no rule with a gap as small is better; the bound is that of a rule on the
+    front, so that no randomized rule would be better."""
     population = discrete(group_at_prediction)
     gaps, accuracies = population.rules(notion)
     scores, within = population.scores(notion), 1e-3 if group_at_prediction else 1e-9
@@ -305,18 +373,25 @@ def test_the_best_rule_within_a_bound_is_found(notion: str, group_at_prediction:
         own = (by_group(constraints.NOTIONS[notion](["A", "B"], bound=gap + 0.0004)),)
         best = value(fitted(own, scores), scores)
         assert best.violation == 0
-        assert best.accuracy == pytest.approx(accuracies[np.abs(gaps) <= gap + 0.0004].max(), abs=within)
+        assert best.accuracy == pytest.approx(
+            accuracies[np.abs(gaps) <= gap + 0.0004].max(), abs=within
+        )
 
 
 def test_a_loss_gap_is_closed_by_flattening_alone() -> None:
-    """The multipliers that are found bring the gap to the tightened bound, at a smaller loss than one temperature."""
+    """The multipliers that are found bring the gap to the tightened bound, at a smaller loss than
+    one temperature."""
     rng = np.random.default_rng(0)
     g = (rng.random(4000) < 0.3).astype(int)
     x = rng.standard_normal(4000) + np.where(g == 1, 0.0, 2.0)
     y = (rng.random(4000) < sigmoid(2 * x)).astype(int)
-    p_b = 0.3 * np.exp(-(x**2) / 2) / (0.3 * np.exp(-(x**2) / 2) + 0.7 * np.exp(-((x - 2) ** 2) / 2))
+    p_b = (
+        0.3 * np.exp(-(x**2) / 2) / (0.3 * np.exp(-(x**2) / 2) + 0.7 * np.exp(-((x - 2) ** 2) / 2))
+    )
     ratios = tensor(np.stack([(1 - p_b) / 0.7, p_b / 0.3], 1))
-    scores = Scores(tensor(2 * x), (ratios,), torch.from_numpy(y), {"group": torch.from_numpy(g)}, None)
+    scores = Scores(
+        tensor(2 * x), (ratios,), torch.from_numpy(y), {"group": torch.from_numpy(g)}, None
+    )
     own = (by_group(constraints.pairwise_loss_parity(["A", "B"], bound=0.05)),)
     before = value(no_correction(own), scores)
     correction = fitted(own, scores, [0.01, 0.01])
@@ -325,7 +400,10 @@ def test_a_loss_gap_is_closed_by_flattening_alone() -> None:
     assert float(after.c.max()) <= -0.01 + 6e-4  # the tolerance, and a little where it costs loss
     assert float(after.c.max()) > -0.02  # and not far inside
     assert after.accuracy == before.accuracy
-    tempered = [value(no_correction(own), scores._replace(logits=t * scores.logits)) for t in np.linspace(0, 1, 101)]
+    tempered = [
+        value(no_correction(own), scores._replace(logits=t * scores.logits))
+        for t in np.linspace(0, 1, 101)
+    ]
     assert after.loss < min(one.loss for one in tempered if one.violation == 0)
 
 
@@ -339,7 +417,7 @@ def test_an_equality_is_met_from_both_sides() -> None:
         assert abs(float(found.c[0])) < 0.12  # as near as ten values of x allow
 
 
-# Small cells ----------------------------------------------------------------------------------------------------------
+# Small cells --------------------------------------------------------------------------------------
 
 
 def test_means_of_small_cells_are_shrunk_toward_everybody() -> None:
@@ -347,9 +425,14 @@ def test_means_of_small_cells_are_shrunk_toward_everybody() -> None:
     n = np.array([400, 200, 3])
     g = np.repeat([0, 1, 2], n)
     z = np.concatenate(
-        [np.where(np.arange(k) < share * k, 1.0, -1.0) for k, share in zip(n, (0.5, 0.3, 1), strict=True)]
+        [
+            np.where(np.arange(k) < share * k, 1.0, -1.0)
+            for k, share in zip(n, (0.5, 0.3, 1), strict=True)
+        ]
     )
-    scores = Scores(tensor(z), (), torch.zeros(len(g), dtype=torch.int64), {"group": torch.from_numpy(g)}, None)
+    scores = Scores(
+        tensor(z), (), torch.zeros(len(g), dtype=torch.int64), {"group": torch.from_numpy(g)}, None
+    )
     rate = (z > 0).mean()
     for bound, spread in ((0.1, 0.1), (0.02, 0.05)):
         own = by_group(constraints.demographic_parity(NAMES, bound=bound))
@@ -360,9 +443,11 @@ def test_means_of_small_cells_are_shrunk_toward_everybody() -> None:
         c = dict(zip(own.names, means.c(scores.logits).tolist(), strict=True))
         assert c["C - B"] == pytest.approx(shrunk[2] - shrunk[1] - bound)
         names = means.unknown(2.0)[-1]
-        assert names == (("C",) if bound == 0.1 else ("B", "C"))  # two errors of 200 people exceed .05
+        # two errors of 200 people exceed .05
+        assert names == (("C",) if bound == 0.1 else ("B", "C"))
     level = by_group(constraints.minimum_rate(0.9, groups=NAMES, group="C"))
-    assert CellMeans((level,), scores).trust[0].tolist() == [1.0]  # asked for by the user, for itself
+    # asked for by the user, for itself
+    assert CellMeans((level,), scores).trust[0].tolist() == [1.0]
 
 
 def test_cells_of_a_label_are_shrunk_toward_that_label() -> None:
@@ -380,8 +465,9 @@ def test_cells_of_a_label_are_shrunk_toward_that_label() -> None:
 
 @pytest.mark.parametrize("means", ["shrunk", "plain"])
 def test_a_gap_that_no_rule_can_close_has_its_price(means: str) -> None:
-    """Two groups with one rule, and three people of a third, all of them decided 0. Shrunk, they change no decision;
-    without it only "nobody" meets this bound, and that is not worth half of the accuracy."""
+    """Two groups with one rule, and three people of a third, all of them decided 0. Shrunk, they
+    change no decision; without it only "nobody" meets this bound, and that is not worth half of the
+    accuracy."""
     rng = np.random.default_rng(0)
     z, g = rng.standard_normal(2000), np.arange(2000) % 2
     g[np.argsort(z)[:3]] = 2
@@ -390,7 +476,10 @@ def test_a_gap_that_no_rule_can_close_has_its_price(means: str) -> None:
     scores = Scores(tensor(z), ratios, torch.from_numpy(y), {"group": torch.from_numpy(g)}, None)
     own = (by_group(constraints.demographic_parity(NAMES, bound=0.05)),)
     before, after = value(no_correction(own), scores), value(fitted(own, scores), scores)
-    assert after.accuracy - before.accuracy >= corrections.PRICE * (after.violation - before.violation) - 1e-9
+    assert (
+        after.accuracy - before.accuracy
+        >= corrections.PRICE * (after.violation - before.violation) - 1e-9
+    )
     if means == "shrunk":
         assert after.accuracy >= before.accuracy - 0.002
         assert abs(float(after.shares[1] - before.shares[1])) < 0.01

@@ -32,16 +32,20 @@ class Memorizing(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Memorizing:
         self.classes_ = np.unique(y)
-        self.seen_ = {tuple(row): label for row, label in zip(np.asarray(X).tolist(), y, strict=True)}
+        self.seen_ = {
+            tuple(row): label for row, label in zip(np.asarray(X).tolist(), y, strict=True)
+        }
         return self
 
     def predict_proba(self, X: Any) -> Any:
         labels = [self.seen_.get(tuple(row)) for row in np.asarray(X).tolist()]
         even = np.full(len(self.classes_), 1 / len(self.classes_))
-        return np.array([even if label is None else self.classes_ == label for label in labels], dtype=float)
+        return np.array(
+            [even if label is None else self.classes_ == label for label in labels], dtype=float
+        )
 
 
-# Folds ----------------------------------------------------------------------------------------------------------------
+# Folds --------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=50, deadline=None)
@@ -61,23 +65,30 @@ def test_folds_and_calibration_follow_the_seed() -> None:
     strata = np.repeat([0, 1, 2], 100)
     assert np.array_equal(stratified_folds(strata, 4, 1), stratified_folds(strata, 4, 1))
     assert not np.array_equal(stratified_folds(strata, 4, 1), stratified_folds(strata, 4, 2))
-    assert not np.array_equal(calibration_split(strata, 0.2, 1)[1], calibration_split(strata, 0.2, 2)[1])
+    assert not np.array_equal(
+        calibration_split(strata, 0.2, 1)[1], calibration_split(strata, 0.2, 2)[1]
+    )
 
 
 def test_calibration_data_are_a_stratified_share() -> None:
     strata = np.repeat([0, 1, 2], [600, 300, 4])
     development, calibration = calibration_split(strata, 0.2, seed=0)
     assert sorted([*development, *calibration]) == list(range(904))
-    assert np.bincount(strata[calibration], minlength=3).tolist() == [120, 60, 0]  # 4 are too few to divide
+    # 4 are too few to divide
+    assert np.bincount(strata[calibration], minlength=3).tolist() == [120, 60, 0]
 
 
-@pytest.mark.parametrize(("examples", "share", "expected"), [(149, 0.2, 0), (150, 0.2, 30), (1000, 0.0, 0)])
-def test_nothing_is_held_out_where_it_would_be_too_small(examples: int, share: float, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("examples", "share", "expected"), [(149, 0.2, 0), (150, 0.2, 30), (1000, 0.0, 0)]
+)
+def test_nothing_is_held_out_where_it_would_be_too_small(
+    examples: int, share: float, expected: int
+) -> None:
     development, calibration = calibration_split(np.zeros(examples, dtype=int), share, seed=0)
     assert (len(development), len(calibration)) == (examples - expected, expected)
 
 
-# Any classifier -------------------------------------------------------------------------------------------------------
+# Any classifier -----------------------------------------------------------------------------------
 
 
 def test_out_of_fold_scores_come_from_models_that_have_not_seen_the_example() -> None:
@@ -91,9 +102,12 @@ def test_out_of_fold_scores_come_from_models_that_have_not_seen_the_example() ->
 
 
 def test_no_example_is_memorized_in_a_whole_fit() -> None:
-    """Neither by models of the label nor by those of the group: out of fold all is even, and nobody gets a yes."""
+    """Neither by models of the label nor by those of the group: out of fold all is even, and nobody
+    gets a yes."""
     X, y, group = make_shifted(400)
-    fair = postprocessor(Memorizing(), constraint="equal_opportunity", bound=0.01).fit(X, y, sensitive_features=group)
+    fair = postprocessor(Memorizing(), constraint="equal_opportunity", bound=0.01).fit(
+        X, y, sensitive_features=group
+    )
     values = dict(fair.candidates_)["unconstrained"]
     assert values.violation == 0
     assert values.loss == pytest.approx(np.log(2))
@@ -118,7 +132,9 @@ def test_weights_reach_the_estimator_and_zero_leaves_out() -> None:
     found = cross_fit_estimator(LogisticRegression(), X, y, np.array([0, 1]), weight, fold)
     train = (fold != 0) & (weight > 0)
     alone = LogisticRegression().fit(X[train], y[train], sample_weight=weight[train])
-    np.testing.assert_allclose(found.out_of_fold[fold == 0].sigmoid(), alone.predict_proba(X[fold == 0])[:, 1])
+    np.testing.assert_allclose(
+        found.out_of_fold[fold == 0].sigmoid(), alone.predict_proba(X[fold == 0])[:, 1]
+    )
     with pytest.raises(ValueError, match="KNeighborsClassifier does not take sample_weight"):
         cross_fit_estimator(KNeighborsClassifier(), X, y, np.array([0, 1]), weight, fold)
     only_left_out = (weight > 0).astype(float)
@@ -133,7 +149,9 @@ def test_classes_in_another_order_and_classes_not_seen() -> None:
 
 def test_probabilities_as_logits() -> None:
     np.testing.assert_allclose(as_logits(np.array([[0.2, 0.8]])), [np.log(4)])
-    assert as_logits(np.array([[1.0, 0.0], [0.0, 1.0]])).tolist() == pytest.approx([-np.log(1e6), np.log(1e6)])
+    assert as_logits(np.array([[1.0, 0.0], [0.0, 1.0]])).tolist() == pytest.approx(
+        [-np.log(1e6), np.log(1e6)]
+    )
     three = as_logits(np.array([[0.5, 0.5, 0.0]]))
     assert three.isfinite().all()
     np.testing.assert_allclose(three.softmax(1), [[0.5, 0.5, 0.0]], atol=1e-5)

@@ -53,7 +53,7 @@ def assert_equal(one: Features, other: Features) -> None:
     torch.testing.assert_close(one.numeric, other.numeric, rtol=1e-5, atol=1e-5)
 
 
-# Properties -----------------------------------------------------------------------------------------------------------
+# Properties ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bins", [0, 8])
@@ -89,7 +89,11 @@ def test_notes_of_rows_outside_train_have_no_influence() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    arrays(np.float64, st.tuples(st.integers(2, 30), st.just(2)), elements=st.floats(allow_infinity=False, width=64)),
+    arrays(
+        np.float64,
+        st.tuples(st.integers(2, 30), st.just(2)),
+        elements=st.floats(allow_infinity=False, width=64),
+    ),
     st.integers(0, 5),
 )
 def test_numbers_of_any_size_give_finite_bounded_features(X: np.ndarray, bins: int) -> None:
@@ -109,7 +113,7 @@ def test_a_pickled_encoder_is_the_same_and_holds_no_rows() -> None:
     assert len(pickled) < 3000  # a byte per row
 
 
-# Numbers --------------------------------------------------------------------------------------------------------------
+# Numbers ------------------------------------------------------------------------------------------
 
 
 def test_standardized_values_marks_and_dummies() -> None:
@@ -117,8 +121,11 @@ def test_standardized_values_marks_and_dummies() -> None:
     encoder = FeatureEncoder.fit(X)
     expected = [[-1, 0, 0, 0, 1, 0], [1, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0]]
     assert encoder.transform(X).numeric.tolist() == expected
-    # missing where no training example was: 0 and no mark; values that a dummy or a constant never had
-    assert encoder.transform(np.array([[2, np.nan, 7, 2.0]])).numeric.tolist() == [[0, 0, 0, 2, 2, 0]]
+    # missing where no training example was: 0 and no mark; values that a dummy or a constant never
+    # had
+    assert encoder.transform(np.array([[2, np.nan, 7, 2.0]])).numeric.tolist() == [
+        [0, 0, 0, 2, 2, 0]
+    ]
 
 
 def test_bins_are_the_piecewise_linear_encoding_over_quantiles() -> None:
@@ -155,7 +162,9 @@ def test_far_values_are_clipped() -> None:
     assert encoder.transform(np.array([[1e300], [-1e300]])).numeric[:, 0].tolist() == [1e6, -1e6]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "float32", "float64", "longdouble", object])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int64", "float16", "float32", "float64", "longdouble", object]
+)
 def test_numeric_arrays_frames_and_lists_are_the_same(dtype: Any) -> None:
     X = np.random.default_rng(0).integers(0, 9, (40, 3)).astype(dtype)
     expected = encode(X.astype(float))
@@ -183,12 +192,14 @@ def test_sparse_is_dense(form: str, dtype: Any) -> None:
 
 
 def test_sparse_entries_given_twice_are_summed_and_the_input_is_unchanged() -> None:
-    X = sparse.csc_array((np.array([3.0, 4, 1]), np.array([1, 1, 0]), np.array([0, 3])), shape=(3, 1))
+    X = sparse.csc_array(
+        (np.array([3.0, 4, 1]), np.array([1, 1, 0]), np.array([0, 3])), shape=(3, 1)
+    )
     assert_equal(encode(X), encode(np.array([[1.0], [7], [0]])))
     assert X.indices.tolist() == [1, 1, 0]
 
 
-# Categories -----------------------------------------------------------------------------------------------------------
+# Categories ---------------------------------------------------------------------------------------
 
 
 def test_categories_by_dtype_and_their_sizes() -> None:
@@ -210,10 +221,16 @@ def test_text_of_every_dtype_and_polars_is_the_same(dtype: str) -> None:
 
 
 def test_equal_numbers_are_one_category_and_text_is_another() -> None:
-    X = pd.DataFrame({"x": pd.Series([1, 1.0, 2, np.int8(2), "1", "1", "2", Decimal(2)], dtype=object)})
+    X = pd.DataFrame(
+        {"x": pd.Series([1, 1.0, 2, np.int8(2), "1", "1", "2", Decimal(2)], dtype=object)}
+    )
     encoder = FeatureEncoder.fit(X, ["x"])
     assert encoder.transform(X).codes[:, 0].tolist() == [1, 1, 2, 2, 3, 3, 0, 2]
-    for numbers in (np.array([1, 2, 3]), np.array([1.0, 2.0, np.nan]), np.array([1, 2, 0], dtype="uint8")):
+    for numbers in (
+        np.array([1, 2, 3]),
+        np.array([1.0, 2.0, np.nan]),
+        np.array([1, 2, 0], dtype="uint8"),
+    ):
         assert encoder.transform(pd.DataFrame({"x": numbers})).codes[:, 0].tolist() == [1, 2, 0]
 
 
@@ -241,13 +258,19 @@ def test_a_list_of_numbers_and_text_keeps_its_numbers() -> None:
 def test_unknown_and_rare_categories_are_code_0() -> None:
     encoder = FeatureEncoder.fit(pd.DataFrame({"x": ["a", "a", "b", "b", "once"]}))
     assert encoder.sizes == (3,)
-    assert encoder.transform(pd.DataFrame({"x": ["once", "new", "b"]})).codes[:, 0].tolist() == [0, 0, 2]
+    assert encoder.transform(pd.DataFrame({"x": ["once", "new", "b"]})).codes[:, 0].tolist() == [
+        0,
+        0,
+        2,
+    ]
 
 
 def test_a_column_of_categories_that_occur_once_is_noted() -> None:
     encoder = FeatureEncoder.fit(pd.DataFrame({"key": list("abcd"), "x": [1, 2, 3, 4]}))
     assert encoder.sizes == (1,)
-    assert encoder.notes == ("column 'key' has no category with 2 training examples and is not used",)
+    assert encoder.notes == (
+        "column 'key' has no category with 2 training examples and is not used",
+    )
 
 
 def test_tuples_and_intervals_are_categories() -> None:
@@ -255,7 +278,9 @@ def test_tuples_and_intervals_are_categories() -> None:
     assert encode(X, ["pair", "band"]).codes.tolist() == [[1, 1], [1, 1], [2, 2], [2, 2]]
 
 
-@pytest.mark.parametrize("chosen", [["b", "c"], [1, 2], np.array([False, True, True]), pd.Index(["c", "b"])])
+@pytest.mark.parametrize(
+    "chosen", [["b", "c"], [1, 2], np.array([False, True, True]), pd.Index(["c", "b"])]
+)
 def test_categorical_features_by_name_position_and_mask(chosen: Any) -> None:
     X = pd.DataFrame({"a": [1, 2, 3, 3], "b": [7, 7, 9, 9], "c": [5.0, 5, 6, 6]})
     encoder = FeatureEncoder.fit(X, chosen)
@@ -268,7 +293,7 @@ def test_no_column_is_categorical_in_an_empty_list() -> None:
     assert numeric_size(FeatureEncoder.fit(X, []), X) == 1
 
 
-# Sentences ------------------------------------------------------------------------------------------------------------
+# Sentences ----------------------------------------------------------------------------------------
 
 
 def frame(**columns: Any) -> pd.DataFrame:
@@ -280,26 +305,74 @@ def frame(**columns: Any) -> pd.DataFrame:
     [
         (frame(income=[1.0, np.inf]), None, "column 'income' has infinite values; correct them"),
         (np.array([[1.0, -np.inf]]), None, "column 1 has infinite values"),
-        (np.array([[1 + 2j]]), None, "Complex data not supported: column 0; give real and imaginary parts"),
-        (frame(born=pd.to_datetime(["2020-01-01"])), None, "column 'born' holds dates or times; make them numbers"),
-        (frame(born=pd.to_datetime(["2020-01-01"])), ["born"], "column 'born' holds dates or times"),
+        (
+            np.array([[1 + 2j]]),
+            None,
+            "Complex data not supported: column 0; give real and imaginary parts",
+        ),
+        (
+            frame(born=pd.to_datetime(["2020-01-01"])),
+            None,
+            "column 'born' holds dates or times; make them numbers",
+        ),
+        (
+            frame(born=pd.to_datetime(["2020-01-01"])),
+            ["born"],
+            "column 'born' holds dates or times",
+        ),
         (frame(born=[datetime.date(2020, 1, 1)]), None, "column 'born' holds dates or times"),
-        (frame(born=pd.period_range("2020", periods=1, freq="Y")), None, "column 'born' holds dates or times"),
+        (
+            frame(born=pd.period_range("2020", periods=1, freq="Y")),
+            None,
+            "column 'born' holds dates or times",
+        ),
         (frame(took=pd.to_timedelta([3])), None, "column 'took' holds dates or times"),
-        (pl.DataFrame({"born": [datetime.date(2020, 1, 1)]}), None, "column 'born' holds dates or times"),
+        (
+            pl.DataFrame({"born": [datetime.date(2020, 1, 1)]}),
+            None,
+            "column 'born' holds dates or times",
+        ),
         (np.array([["2020-01-01"]], dtype="datetime64[D]"), None, "column 0 holds dates or times"),
-        (frame(a=[1, "?", 3]), None, r"column 'a' is numeric but has '\?'; correct it, or use categorical_features"),
+        (
+            frame(a=[1, "?", 3]),
+            None,
+            r"column 'a' is numeric but has '\?'; correct it, or use categorical_features",
+        ),
         (frame(a=["x", "y"]), [], "column 'a' is numeric but has 'x'"),
-        (frame(a=[[1], [2]]), ["a"], r"column 'a' holds no categories \(unhashable type: 'list'\); make it text"),
+        (
+            frame(a=[[1], [2]]),
+            ["a"],
+            r"column 'a' holds no categories \(unhashable type: 'list'\); make it text",
+        ),
         (np.ones(3), None, "Expected 2D array, got 1D array instead. Reshape your data"),
-        (np.ones((0, 3)), None, r"Found array with 0 sample\(s\) \(shape=\(0, 3\)\) while a minimum of 1 is required"),
+        (
+            np.ones((0, 3)),
+            None,
+            r"Found array with 0 sample\(s\) \(shape=\(0, 3\)\) while a minimum of 1 is required",
+        ),
         (np.ones((3, 0)), None, r"Found array with 0 feature\(s\) \(shape=\(3, 0\)\)"),
-        (np.ones((2, 2)), ["a"], r"categorical_features has 'a', which is not a column of X: \[0, 1\]"),
-        (frame(a=[1], b=[2]), ["c"], r"categorical_features has 'c', which is not a column of X: \['a', 'b'\]"),
+        (
+            np.ones((2, 2)),
+            ["a"],
+            r"categorical_features has 'a', which is not a column of X: \[0, 1\]",
+        ),
+        (
+            frame(a=[1], b=[2]),
+            ["c"],
+            r"categorical_features has 'c', which is not a column of X: \['a', 'b'\]",
+        ),
         (np.ones((2, 2)), [2], "categorical_features has 2, which is not a column"),
         (np.ones((2, 2)), [-1], "categorical_features has -1, which is not a column"),
-        (np.ones((2, 2)), [True], "categorical_features is a mask of 1 for 2 columns; give one entry each"),
-        (frame(race=[1]), "race", "categorical_features must be 'from_dtype', names, positions or a mask, got 'race'"),
+        (
+            np.ones((2, 2)),
+            [True],
+            "categorical_features is a mask of 1 for 2 columns; give one entry each",
+        ),
+        (
+            frame(race=[1]),
+            "race",
+            "categorical_features must be 'from_dtype', names, positions or a mask, got 'race'",
+        ),
         (np.ones((2, 2)), [0.5], r"must be 'from_dtype', names, positions or a mask, got \[0.5\]"),
     ],
 )
@@ -325,11 +398,13 @@ def test_what_is_refused_in_transform(values: Any, sentence: str) -> None:
 
 
 def test_a_sparse_matrix_that_is_too_large_raises() -> None:
-    with pytest.raises(ValueError, match=r"X is sparse, and \(100000, 5001\) is too large to make it dense"):
+    with pytest.raises(
+        ValueError, match=r"X is sparse, and \(100000, 5001\) is too large to make it dense"
+    ):
         FeatureEncoder.fit(sparse.csr_array((100_000, 5001)))
 
 
-# Notes ----------------------------------------------------------------------------------------------------------------
+# Notes --------------------------------------------------------------------------------------------
 
 
 def test_whole_numbers_with_holes_are_noted_as_codes_and_quantities_are_not() -> None:
@@ -347,13 +422,16 @@ def test_whole_numbers_with_holes_are_noted_as_codes_and_quantities_are_not() ->
     )
     found = X["occupation"].nunique(), X["occupation"].max()
     assert FeatureEncoder.fit(X).notes == (
-        f"column 'occupation' holds {found[0]} different whole numbers up to {found[1]} and is taken as numbers; if "
-        "these are codes, name it in categorical_features",
+        (
+            f"column 'occupation' holds {found[0]} different whole numbers up to {found[1]} and is"
+            " taken as numbers; if these are codes, name it in categorical_features"
+        ),
     )
     assert not FeatureEncoder.fit(X, ["occupation"]).notes
 
 
 def test_hours_of_few_examples_are_not_noted() -> None:
-    hours = np.tile([*range(1, 60, 2), 99], 20)  # most of 1..99 is empty, as it is in a few hundred real examples
+    # most of 1..99 is empty, as it is in a few hundred real examples
+    hours = np.tile([*range(1, 60, 2), 99], 20)
     assert not FeatureEncoder.fit(hours[:, None]).notes
     assert FeatureEncoder.fit(hours[:, None] * 10).notes

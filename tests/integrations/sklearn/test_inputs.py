@@ -11,7 +11,11 @@ import torch
 
 from fairbound import constraints
 from fairbound.integrations.groups import GroupEncoder
-from fairbound.integrations.sklearn.inputs import is_difference, make_constraints, refuse_empty_cells
+from fairbound.integrations.sklearn.inputs import (
+    is_difference,
+    make_constraints,
+    refuse_empty_cells,
+)
 
 TWO = pd.DataFrame({"sex": ["f", "m", "f", "m"], "race": [1, 1, 2, 2]})
 
@@ -39,17 +43,25 @@ def test_several_notions_have_their_bounds_and_names() -> None:
 def test_every_notion_is_over_every_column() -> None:
     found = make_constraints("demographic_parity", 0.1, columns(TWO, "marginal"), None)
     assert [(c.by, c.names[0]) for c in found] == [("sex", "sex: f - m"), ("race", "race: 1 - 2")]
-    names = [name for c in make_constraints(["loss_parity"] * 1, 0.1, columns(TWO, "both"), None) for name in c.names]
+    names = [
+        name
+        for c in make_constraints(["loss_parity"] * 1, 0.1, columns(TWO, "both"), None)
+        for name in c.names
+    ]
     assert len(set(names)) == len(names)
 
 
 def test_rates_of_several_classes_are_by_the_name_of_the_class() -> None:
-    found = make_constraints("demographic_parity", 0.1, columns(), {0: "class low", 2: "class high"})
+    found = make_constraints(
+        "demographic_parity", 0.1, columns(), {0: "class low", 2: "class high"}
+    )
     assert [c.names[0] for c in found] == ["class low: A - B", "class high: A - B"]
     assert [c.statistic.reported.outcome for c in found] == [0, 2]  # type: ignore[union-attr]
     (recall,) = make_constraints("equal_opportunity", 0.1, columns(), {1: "class b"})
     assert {cell.label for cell in recall.cells.items} == {1}
-    (losses,) = make_constraints("pairwise_loss_parity", 0.1, columns(), {0: "class a", 1: "class b"})
+    (losses,) = make_constraints(
+        "pairwise_loss_parity", 0.1, columns(), {0: "class a", 1: "class b"}
+    )
     assert losses.names == ("A - B", "B - A")
     with pytest.raises(ValueError, match="'equalized_odds' is about two classes; with several use"):
         make_constraints("equalized_odds", 0.1, columns(), {0: "class a"})
@@ -59,25 +71,47 @@ def test_constraints_of_users_and_functions() -> None:
     own = constraints.minimum_rate(0.8, groups=["B", "A"], group="B")
     (found,) = make_constraints(own, 0.1, columns(), None)
     assert [cell.group for cell in found.cells.items] == [1]  # by its name, not its place
-    (made,) = make_constraints(lambda names, bound: constraints.loss_parity(names, bound=bound), 0.3, columns(), None)
+    (made,) = make_constraints(
+        lambda names, bound: constraints.loss_parity(names, bound=bound), 0.3, columns(), None
+    )
     assert set(made.bound.tolist()) == {0.3}
 
 
 @pytest.mark.parametrize(
     ("constraint", "bound", "sentence"),
     [
-        ("demografic_parity", 0.1, "no constraint 'demografic_parity'; did you mean demographic_parity"),
+        (
+            "demografic_parity",
+            0.1,
+            "no constraint 'demografic_parity'; did you mean demographic_parity",
+        ),
         ("demographic_parity", -1, "bound must be a finite number >= 0, got -1"),
         ("demographic_parity", "0.1", "bound must be a finite number >= 0, got '0.1'"),
         ("demographic_parity", True, "bound must be a finite number >= 0, got True"),
         ("demographic_parity", float("nan"), "bound must be a finite number >= 0, got nan"),
-        ("demographic_parity", 5, "bound=5 allows every difference of rates, which is at most 1; give a share"),
-        ("demographic_parity_ratio", 0.05, "which allows nearly every ratio, and at most 1, such as 0.8; got 0.05"),
+        (
+            "demographic_parity",
+            5,
+            "bound=5 allows every difference of rates, which is at most 1; give a share",
+        ),
+        (
+            "demographic_parity_ratio",
+            0.05,
+            "which allows nearly every ratio, and at most 1, such as 0.8; got 0.05",
+        ),
         (constraints.demographic_parity_ratio, 0.05, "which allows nearly every ratio"),
         ("pairwise_loss_parity", 5, "bound=5 allows every difference of losses in practice"),
-        (["demographic_parity", "loss_parity"], [0.1, 0.1, 0.1], "2 constraints need as many bounds"),
+        (
+            ["demographic_parity", "loss_parity"],
+            [0.1, 0.1, 0.1],
+            "2 constraints need as many bounds",
+        ),
         ([], 0.1, "0 constraints need as many bounds"),
-        (constraints.pairwise_loss_parity(["x", "y"], bound=0.1), 0.1, "about 'x', and the groups of the data are"),
+        (
+            constraints.pairwise_loss_parity(["x", "y"], bound=0.1),
+            0.1,
+            "about 'x', and the groups of the data are",
+        ),
         (constraints.pairwise_loss_parity(3, bound=0.1), 0.1, "about 3 groups, and the data has 2"),
         (constraints.pairwise_loss_parity(["A", "B"], bound=0.1, by="race"), 0.1, "omit by="),
     ],
@@ -93,7 +127,9 @@ def test_one_group_is_a_sentence_for_every_notion_that_compares(notion: str) -> 
         (alone,) = make_constraints(notion, 0.1, columns(["A", "A"]), None)
         assert alone.names == ("loss of A <= 0.1",)
         return
-    with pytest.raises(ValueError, match=f"one group only, 'A', and '{notion}' compares groups; give the column"):
+    with pytest.raises(
+        ValueError, match=f"one group only, 'A', and '{notion}' compares groups; give the column"
+    ):
         make_constraints(notion, 0.8, columns(["A", "A"]), None)
 
 
@@ -110,6 +146,8 @@ def test_differences_and_levels() -> None:
 
 def test_empty_cells_are_named() -> None:
     made = make_constraints("equal_opportunity", 0.1, columns(), None)
-    with pytest.raises(ValueError, match=r"no examples of 'B, y=1', which the constraint .* merge groups"):
+    with pytest.raises(
+        ValueError, match=r"no examples of 'B, y=1', which the constraint .* merge groups"
+    ):
         refuse_empty_cells(made, {"group": torch.tensor([0, 0, 1])}, torch.tensor([1, 0, 0]))
     refuse_empty_cells(made, {"group": torch.tensor([0, 0, 1])}, torch.tensor([1, 0, 1]))

@@ -23,7 +23,8 @@ ALL = replace(constraints.minimum_rate(0.5, label=1), by="race")
 
 
 def means(*own: Constraint) -> CellMeans:
-    """Of six examples that all have one decision, so that nothing is uncertain, and nothing is shrunk."""
+    """Of six examples that all have one decision, so that nothing is uncertain, and nothing is
+    shrunk."""
     return CellMeans(own, Scores(torch.ones(6).double(), (), LABELS, {"race": GROUPS}, None))
 
 
@@ -36,8 +37,12 @@ def models(seen: list[tuple[np.ndarray, int]]):  # type: ignore[no-untyped-def]
 
 
 def test_probabilities_of_two_and_of_several_classes() -> None:
-    np.testing.assert_allclose(probabilities(torch.tensor([0.0, np.log(3)])), [[0.5, 0.5], [0.25, 0.75]], atol=1e-6)
-    np.testing.assert_allclose(probabilities(torch.tensor([[0.0, np.log(3), 0.0]])), [[0.2, 0.6, 0.2]], atol=1e-6)
+    np.testing.assert_allclose(
+        probabilities(torch.tensor([0.0, np.log(3)])), [[0.5, 0.5], [0.25, 0.75]], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        probabilities(torch.tensor([[0.0, np.log(3), 0.0]])), [[0.2, 0.6, 0.2]], atol=1e-6
+    )
 
 
 def test_groups_alone() -> None:
@@ -45,14 +50,19 @@ def test_groups_alone() -> None:
     own, out_of_fold = fit_membership(means(PARITY), 2, models(seen))
     assert [(target.tolist(), size) for target, size in seen] == [(GROUPS.tolist(), 3)]
     (found,) = own.ratios(torch.zeros(6), out_of_fold, {})
-    np.testing.assert_allclose(found, out_of_fold["race"].softmax(1) / torch.tensor([1 / 2, 1 / 3, 1 / 6]))
+    np.testing.assert_allclose(
+        found, out_of_fold["race"].softmax(1) / torch.tensor([1 / 2, 1 / 3, 1 / 6])
+    )
 
 
 def test_groups_and_labels_together() -> None:
-    """One model of the pairs serves cells of a group, of a group within a label, and of all examples of a label."""
+    """One model of the pairs serves cells of a group, of a group within a label, and of all
+    examples of a label."""
     seen: list[tuple[np.ndarray, int]] = []
     own, out_of_fold = fit_membership(means(PARITY, OPPORTUNITY, ALL), 2, models(seen))
-    assert [(target.tolist(), size) for target, size in seen] == [((2 * GROUPS + LABELS).tolist(), 6)]
+    assert [(target.tolist(), size) for target, size in seen] == [
+        ((2 * GROUPS + LABELS).tolist(), 6)
+    ]
     logits = torch.randn(6, dtype=torch.float64)
     of_group, of_pair, of_all = own.ratios(logits, out_of_fold, {})
     joint = out_of_fold["race"].softmax(1).reshape(6, 3, 2)
@@ -68,7 +78,9 @@ def test_the_group_at_prediction() -> None:
     of_group, of_pair = own.ratios(logits, {}, {"race": GROUPS})
     inside = np.eye(3)[GROUPS]
     np.testing.assert_allclose(of_group, inside / [1 / 2, 1 / 3, 1 / 6], atol=1e-12)
-    np.testing.assert_allclose(of_pair, inside * logits.sigmoid().numpy()[:, None] / [2 / 6, 1 / 6, 1 / 6], atol=1e-12)
+    np.testing.assert_allclose(
+        of_pair, inside * logits.sigmoid().numpy()[:, None] / [2 / 6, 1 / 6, 1 / 6], atol=1e-12
+    )
 
 
 def test_ratios_average_to_one_over_the_population() -> None:
@@ -78,7 +90,8 @@ def test_ratios_average_to_one_over_the_population() -> None:
 
 
 def test_a_small_group_is_in_part_like_everybody() -> None:
-    """An example of group j belongs to j by its trust t, and to each group by (1 - t) times its share."""
+    """An example of group j belongs to j by its trust t, and to each group by (1 - t) times its
+    share."""
     own, _ = fit_membership(means(PARITY), 2, None)
     own = replace(own, trust=(torch.tensor([1.0, 0.8, 0.1], dtype=torch.float64),))
     (found,) = own.ratios(torch.zeros(6).double(), {}, {"race": GROUPS})

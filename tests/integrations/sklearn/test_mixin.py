@@ -1,4 +1,5 @@
-"""What both estimators share: scikit-learn's contract, held-out calibration data, judging, copies and routing."""
+"""What both estimators share: scikit-learn's contract, held-out calibration data, judging, copies
+and routing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ import fairbound
 from fairbound import constraints
 from fairbound.integrations.sklearn import FairPostprocessor, mixin
 
-WHY = "folds and mini-batches are random, so an example given twice is another sample than one of weight 2"
+WHY = (
+    "folds and mini-batches are random, so an example given twice is another sample than one of"
+    " weight 2"
+)
 FAILS = {
     "check_sample_weight_equivalence_on_dense_data": WHY,
     "check_sample_weight_equivalence_on_sparse_data": WHY,
@@ -33,7 +37,10 @@ both = pytest.mark.parametrize("build", [small, postprocessor])
 
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
-    [small(random_state=None), FairPostprocessor(LogisticRegression(), constraint="demographic_parity")],
+    [
+        small(random_state=None),
+        FairPostprocessor(LogisticRegression(), constraint="demographic_parity"),
+    ],
     expected_failed_checks=lambda _: FAILS,
 )
 def test_scikit_learn_s_contract(estimator: Any, check: Callable[[Any], None]) -> None:
@@ -42,14 +49,18 @@ def test_scikit_learn_s_contract(estimator: Any, check: Callable[[Any], None]) -
 
 @both
 def test_the_types_of_parameters_can_be_read(build: Any) -> None:
-    """Of those of the mixin too, as the documentation reads them: each in the names of the estimator's module."""
+    """Of those of the mixin too, as the documentation reads them: each in the names of the
+    estimator's module."""
     hints = get_type_hints(type(build()).__init__)
     assert {*build().get_params(deep=False), "return"} == {*hints}
 
 
 @both
-def test_calibration_data_change_nothing_of_the_models(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other inputs, labels and weights there change the verdict only; none is certified, so that it chooses nothing."""
+def test_calibration_data_change_nothing_of_the_models(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other inputs, labels and weights there change the verdict only; none is certified, so that it
+    chooses nothing."""
     X, y, group = make_shifted(800)
     weight = np.random.default_rng(1).lognormal(size=800)
     settings: dict[str, Any] = {"constraint": "equal_opportunity", "bound": 0.02}
@@ -58,14 +69,17 @@ def test_calibration_data_change_nothing_of_the_models(build: Any, monkeypatch: 
     other_X, other_y, weight = X.copy(), y.copy(), weight.copy()
     other_X[at], other_y[at], weight[at] = 100 + 3 * X[at], 1 - y[at], 1000 * weight[at]
     split = (one.development_, at)
-    monkeypatch.setattr(mixin, "calibration_split", lambda *given: split)  # strata depend on the labels
+    # strata depend on the labels
+    monkeypatch.setattr(mixin, "calibration_split", lambda *given: split)
     other = build(**settings).fit(other_X, other_y, sensitive_features=group, sample_weight=weight)
     assert not one.certified_
     assert not other.certified_
     for model, twin in ((one, other), (one.unconstrained_, other.unconstrained_)):
         np.testing.assert_array_equal(model.predict_proba(X), twin.predict_proba(X))
     assert one.candidates_[0][1].accuracy == other.candidates_[0][1].accuracy
-    assert [gap.estimate for gap in one.verdict_.gaps] != [gap.estimate for gap in other.verdict_.gaps]
+    assert [gap.estimate for gap in one.verdict_.gaps] != [
+        gap.estimate for gap in other.verdict_.gaps
+    ]
 
 
 @both
@@ -87,7 +101,9 @@ def test_a_function_without_a_name_is_saved_by_what_saves_functions() -> None:
     """As the processes of a grid search do."""
     cloudpickle = pytest.importorskip("cloudpickle")
     X, y, group = make_shifted(400)
-    fair = postprocessor(constraint=lambda names, bound: constraints.demographic_parity(names, bound=bound))
+    fair = postprocessor(
+        constraint=lambda names, bound: constraints.demographic_parity(names, bound=bound)
+    )
     fair.fit(X, y, sensitive_features=group)
     np.testing.assert_array_equal(pickle.loads(cloudpickle.dumps(fair)).predict(X), fair.predict(X))
     assert fair.unconstrained_.predict(X).shape == (400,)
@@ -97,8 +113,17 @@ def test_a_function_without_a_name_is_saved_by_what_saves_functions() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (small, ["models of the label: epoch 2.0 of 2, validation loss 0.", "models of the groups: epoch 2.0 of"]),
-        (postprocessor, ["models of the label: 4 of 4 folds", "models of the groups: 4 of 4 folds"]),
+        (
+            small,
+            [
+                "models of the label: epoch 2.0 of 2, validation loss 0.",
+                "models of the groups: epoch 2.0 of",
+            ],
+        ),
+        (
+            postprocessor,
+            ["models of the label: 4 of 4 folds", "models of the groups: 4 of 4 folds"],
+        ),
     ],
 )
 def test_progress_is_printed_where_it_is_asked_for(
@@ -117,10 +142,14 @@ def test_progress_is_printed_where_it_is_asked_for(
 def test_pipelines_inside_and_outside(build: Any, sparse: bool) -> None:
     X, y, group = people()
     encode = make_column_transformer(
-        (OneHotEncoder(sparse_output=sparse), ["work"]), remainder=StandardScaler(), sparse_threshold=float(sparse)
+        (OneHotEncoder(sparse_output=sparse), ["work"]),
+        remainder=StandardScaler(),
+        sparse_threshold=float(sparse),
     )
     with config_context(enable_metadata_routing=True):
-        fair = build(constraint="demographic_parity", pos_label="yes").set_fit_request(sensitive_features=True)
+        fair = build(constraint="demographic_parity", pos_label="yes").set_fit_request(
+            sensitive_features=True
+        )
         outside = make_pipeline(encode, fair).fit(X, y, sensitive_features=group)
     assert outside[-1].groups_ == {"group": ["f", "m"]}
     assert set(outside.predict(X)) <= {"no", "yes"}
@@ -131,7 +160,7 @@ def test_pipelines_inside_and_outside(build: Any, sparse: bool) -> None:
         assert abs(rate_gap(outside.predict(X) == "yes", np.where(group == "m", "A", "B"))) < 0.15
 
 
-# Judging --------------------------------------------------------------------------------------------------------------
+# Judging ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("group_at_prediction", [False, True])
@@ -145,7 +174,9 @@ def test_judging_new_data_is_the_verdict_on_its_decisions(group_at_prediction: b
     expected = fairbound.verdict(
         constraints.equal_opportunity(["A", "B"], bound=0.1),
         new_group,
-        predictions=fair.predict(new_X, sensitive_features=new_group if group_at_prediction else None),
+        predictions=fair.predict(
+            new_X, sensitive_features=new_group if group_at_prediction else None
+        ),
         labels=new_y,
         weight=weight,
     )
@@ -159,17 +190,23 @@ def test_judging_losses() -> None:
     fair = postprocessor(constraint="pairwise_loss_parity").fit(X, y, sensitive_features=group)
     judged = fair.judge(X, y, group)
     p = fair.predict_proba(X)[np.arange(800), y]
-    expected = fairbound.verdict(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), group, losses=-np.log(p))
-    assert [gap.estimate for gap in judged.gaps] == pytest.approx([gap.estimate for gap in expected.gaps])
+    expected = fairbound.verdict(
+        constraints.pairwise_loss_parity(["A", "B"], bound=0.1), group, losses=-np.log(p)
+    )
+    assert [gap.estimate for gap in judged.gaps] == pytest.approx(
+        [gap.estimate for gap in expected.gaps]
+    )
     with pytest.raises(ValueError, match="class 7, which fit has not seen; its classes are"):
         fair.judge(X, np.full(800, 7), group)
     with pytest.warns(UserWarning, match="training is unconstrained"):
         plain = postprocessor().fit(X, y)
-    with pytest.raises(ValueError, match="fitted without sensitive_features, so there is no constraint"):
+    with pytest.raises(
+        ValueError, match="fitted without sensitive_features, so there is no constraint"
+    ):
         plain.judge(X, y, group)
 
 
-# Groups: routed, asked for, and in the order of X ---------------------------------------------------------------------
+# Groups: routed, asked for, and in the order of X -------------------------------------------------
 
 
 def test_grid_search_and_cross_validation_route_the_groups() -> None:
@@ -180,7 +217,9 @@ def test_grid_search_and_cross_validation_route_the_groups() -> None:
         search = GridSearchCV(fair, {"bound": [0.1, 0.8], "estimator__C": [1.0]}, cv=2)
         search.fit(X, y, sensitive_features=group)
     assert scores.min() >= 0.5
-    with pytest.warns(UserWarning, match=r"pass only after sklearn\.set_config\(enable_metadata_routing=True\)"):
+    with pytest.warns(
+        UserWarning, match=r"pass only after sklearn\.set_config\(enable_metadata_routing=True\)"
+    ):
         cross_val_score(fair, X, y, cv=2, params={"sensitive_features": group})
     assert search.best_params_["bound"] == 0.8  # accuracy alone rewards the loosest
     assert search.best_estimator_.groups_ == {"group": ["A", "B"]}
@@ -189,11 +228,19 @@ def test_grid_search_and_cross_validation_route_the_groups() -> None:
 def test_the_group_at_prediction_is_asked_for_and_must_be_known() -> None:
     X, y, group = make_shifted(600)
     fair = postprocessor(group_at_prediction=True).fit(X, y, sensitive_features=group)
-    assert fair.score(X, y, sensitive_features=group) == (fair.predict(X, sensitive_features=group) == y).mean()
+    assert (
+        fair.score(X, y, sensitive_features=group)
+        == (fair.predict(X, sensitive_features=group) == y).mean()
+    )
     for ask in (lambda: fair.predict(X), lambda: fair.score(X, y)):
-        with pytest.raises(ValueError, match="group_at_prediction=True needs sensitive_features= to predict and score"):
+        with pytest.raises(
+            ValueError,
+            match="group_at_prediction=True needs sensitive_features= to predict and score",
+        ):
             ask()
-    with pytest.raises(ValueError, match=r"the group 'C', which fit has not seen; its groups are \['A', 'B'\]"):
+    with pytest.raises(
+        ValueError, match=r"the group 'C', which fit has not seen; its groups are \['A', 'B'\]"
+    ):
         fair.predict(X[:1], sensitive_features=["C"])
 
 
@@ -201,21 +248,31 @@ def test_an_index_in_another_order_is_refused() -> None:
     X, y, group = make_shifted(300)
     table, who = pd.DataFrame(X), pd.Series(group)
     shuffled = who.sample(frac=1.0, random_state=0)
-    with pytest.raises(ValueError, match=r"sensitive_features has the index of X in another order.*loc\[X.index\]"):
+    with pytest.raises(
+        ValueError, match=r"sensitive_features has the index of X in another order.*loc\[X.index\]"
+    ):
         postprocessor().fit(table, y, sensitive_features=shuffled)
     with pytest.raises(ValueError, match="y has the index of X in another order"):
         postprocessor().fit(table, pd.Series(y).loc[shuffled.index], sensitive_features=who)
-    fair = postprocessor(group_at_prediction=True).fit(table, y, sensitive_features=shuffled.loc[table.index])
+    fair = postprocessor(group_at_prediction=True).fit(
+        table, y, sensitive_features=shuffled.loc[table.index]
+    )
     with pytest.raises(ValueError, match="sensitive_features has the index of X in another order"):
         fair.predict(table, sensitive_features=shuffled)
     other = who.set_axis(range(1000, 1300))  # other labels: by position
-    np.testing.assert_array_equal(fair.predict(table, sensitive_features=other), fair.predict(table, group))
+    np.testing.assert_array_equal(
+        fair.predict(table, sensitive_features=other), fair.predict(table, group)
+    )
 
 
 def test_the_hash_of_the_data_is_that_of_its_entries() -> None:
     X, y, group = make_shifted(300)
     one, same, other = (
         postprocessor().fit(table, y, sensitive_features=who).data_hash_
-        for table, who in ((X, group), (pd.DataFrame(X), pd.Series(group)), (X + (np.arange(300) == 7)[:, None], group))
+        for table, who in (
+            (X, group),
+            (pd.DataFrame(X), pd.Series(group)),
+            (X + (np.arange(300) == 7)[:, None], group),
+        )
     )
     assert one == same != other

@@ -1,4 +1,5 @@
-"""Networks of the estimators: an ensemble equals its members, and modules of users are checked and copied."""
+"""Networks of the estimators: an ensemble equals its members, and modules of users are checked and
+copied."""
 
 from __future__ import annotations
 
@@ -10,11 +11,20 @@ import torch
 from torch import nn
 
 from fairbound.integrations.sklearn.features import Features
-from fairbound.integrations.sklearn.networks import Member, NetworkCopies, NetworkEnsemble, copy_module, unwrap
+from fairbound.integrations.sklearn.networks import (
+    Member,
+    NetworkCopies,
+    NetworkEnsemble,
+    copy_module,
+    unwrap,
+)
 
 
 def some_features(S: int = 3, B: int = 7) -> Features:
-    return Features(torch.randn(S, B, 2), torch.stack([torch.randint(0, 4, (S, B)), torch.randint(0, 2, (S, B))], 2))
+    return Features(
+        torch.randn(S, B, 2),
+        torch.stack([torch.randint(0, 4, (S, B)), torch.randint(0, 2, (S, B))], 2),
+    )
 
 
 def test_an_ensemble_equals_its_networks_one_by_one() -> None:
@@ -25,7 +35,10 @@ def test_an_ensemble_equals_its_networks_one_by_one() -> None:
     assert found.shape == (3, 7, 2)
     for s in range(3):
         numeric, codes = features.numeric[s].numpy(), features.codes[s].numpy()
-        get = [p.detach()[s].numpy() for p in (network.numeric, network.embeddings, *network.weights, *network.biases)]
+        get = [
+            p.detach()[s].numpy()
+            for p in (network.numeric, network.embeddings, *network.weights, *network.biases)
+        ]
         first, table, w1, w2, b0, b1, b2 = get
         h = numeric @ first + b0 + table[codes[:, 0]] + table[4 + codes[:, 1]]
         h = np.maximum(np.maximum(h, 0) @ w1 + b1, 0) @ w2 + b2
@@ -50,7 +63,9 @@ def test_members_differ_and_follow_the_seed() -> None:
 def test_the_state_of_some_members_is_kept(kind: str) -> None:
     network: Any = NetworkEnsemble(2, 3, (), (4,), 1, seed=0)
     if kind == "copies":
-        network = NetworkCopies([Member(nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(1)), True) for _ in range(2)])
+        network = NetworkCopies(
+            [Member(nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(1)), True) for _ in range(2)]
+        )
     kept = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     before = {name: tensor.clone() for name, tensor in kept.items()}
     with torch.no_grad():
@@ -62,7 +77,9 @@ def test_the_state_of_some_members_is_kept(kind: str) -> None:
             assert torch.equal(kept[name][0], before[name][0])
             assert torch.equal(kept[name][1], parameter[1])
         else:
-            assert torch.equal(kept[name], before[name] if name.startswith("copies.0") else parameter)
+            assert torch.equal(
+                kept[name], before[name] if name.startswith("copies.0") else parameter
+            )
 
 
 def test_copies_of_a_module_are_its_own() -> None:
@@ -73,7 +90,9 @@ def test_copies_of_a_module_are_its_own() -> None:
     assert torch.equal(found[0].weight, module.weight)
     X = torch.randn(5, 3)
     empty = torch.empty(2, 5, 0, dtype=torch.int64)
-    torch.testing.assert_close(copies(Features(X.expand(2, 5, 3), empty)), module(X).expand(2, 5, 1))
+    torch.testing.assert_close(
+        copies(Features(X.expand(2, 5, 3), empty)), module(X).expand(2, 5, 1)
+    )
     ensemble = NetworkEnsemble(2, 3, (), (4,), 1, seed=0)
     assert unwrap(ensemble) is ensemble
 
@@ -85,14 +104,24 @@ class Flat(nn.Linear):
 
 def test_a_module_may_return_one_number_per_example() -> None:
     copies = copy_module(Flat(3, 1), torch.randn(5, 3), 1, 2)
-    assert copies(Features(torch.randn(2, 5, 3), torch.empty(2, 5, 0, dtype=torch.int64))).shape == (2, 5, 1)
+    assert copies(
+        Features(torch.randn(2, 5, 3), torch.empty(2, 5, 0, dtype=torch.int64))
+    ).shape == (2, 5, 1)
 
 
 @pytest.mark.parametrize(
     ("module", "outputs", "sentence"),
     [
-        (nn.Linear(3, 2), 1, r"one output \(a logit\) per example; for 2 examples it returns \(2, 2\)"),
-        (nn.Linear(3, 2), 3, r"3 logits per example, one per class; for 2 examples it returns \(2, 2\)"),
+        (
+            nn.Linear(3, 2),
+            1,
+            r"one output \(a logit\) per example; for 2 examples it returns \(2, 2\)",
+        ),
+        (
+            nn.Linear(3, 2),
+            3,
+            r"3 logits per example, one per class; for 2 examples it returns \(2, 2\)",
+        ),
         (nn.Linear(3, 1).double(), 1, r"trained in float32.*use module.float\(\)"),
         ("mlp", 1, "a torch module or a Keras model, got str"),
     ],

@@ -30,7 +30,9 @@ def harder_for_b(n: int = 1200) -> tuple[Any, Any, Any]:
 
 def test_flattening_is_leveling_down() -> None:
     X, y, group = harder_for_b()
-    fair = postprocessor(constraint="pairwise_loss_parity", bound=0.05).fit(X, y, sensitive_features=group)
+    fair = postprocessor(constraint="pairwise_loss_parity", bound=0.05).fit(
+        X, y, sensitive_features=group
+    )
     text = joined(fair.report())
     assert "changes no decision at one half: it is leveling down" in text
     assert "can be met so without helping anybody" in text
@@ -51,7 +53,8 @@ def test_rates_move_decisions() -> None:
     for name in "AB":
         one, other = before[group[at] == name], after[group[at] == name]
         assert (
-            f"{((one == 0) & (other == 1)).sum()} to positive, {((one == 1) & (other == 0)).sum()} to negative" in text
+            f"{((one == 0) & (other == 1)).sum()} to positive, {((one == 1) & (other == 0)).sum()}"
+            " to negative" in text
         )
         assert f"selection rate {one.mean():.3f} [" in text
         assert f"] {other.mean():.3f} [" in text
@@ -64,7 +67,10 @@ def test_nothing_is_explained_away_where_nothing_was_corrected() -> None:
     X, y, group = make_shifted(800, shift=0.0)
     fair = postprocessor(bound=0.6).fit(X, y, sensitive_features=group)
     text = joined(fair.report())
-    assert "Choice: unconstrained, the least corrected within its bounds out of fold that is certified, at 95 %" in text
+    assert (
+        "Choice: unconstrained, the least corrected within its bounds out of fold that is"
+        " certified, at 95 %" in text
+    )
     assert "The loss" not in text
     assert "leveling down" not in text
     assert "The correction moves decisions" not in text
@@ -73,13 +79,24 @@ def test_nothing_is_explained_away_where_nothing_was_corrected() -> None:
 
 def test_all_parts_are_there() -> None:
     X, y, group = harder_for_b()
-    fair = postprocessor(constraint="pairwise_loss_parity", bound=0.02).fit(X, y, sensitive_features=group)
+    fair = postprocessor(constraint="pairwise_loss_parity", bound=0.02).fit(
+        X, y, sensitive_features=group
+    )
     text = joined(fair.report())
-    assert f"Examples: {len(fair.development_):,} for development, {len(fair.calibration_):,} for calibration" in text
-    assert "Groups: A, B. Positive class: 1. Model: the average of 4 fits of LogisticRegression" in text
+    assert (
+        f"Examples: {len(fair.development_):,} for development, {len(fair.calibration_):,} for"
+        " calibration" in text
+    )
+    assert (
+        "Groups: A, B. Positive class: 1. Model: the average of 4 fits of LogisticRegression"
+        in text
+    )
     assert f"seed {fair.seed_}; fairbound 0.1.0, torch {torch.__version__}" in text
     assert f"data {fair.data_hash_}" in text
-    assert f"bound=0.02, group_at_prediction=False, max_accuracy_loss={fair.max_accuracy_loss}," in text
+    assert (
+        f"bound=0.02, group_at_prediction=False, max_accuracy_loss={fair.max_accuracy_loss},"
+        in text
+    )
     for name, found in fair.candidates_:
         assert f"{name} {found.violation:.4f} {found.accuracy:.4f} {found.loss:.4f}" in text
     assert f"Choice: {fair.choice_}, chosen on out-of-fold data; none could be certified" in text
@@ -91,10 +108,14 @@ def test_all_parts_are_there() -> None:
 def test_80_columns_whatever_the_names(notion: str) -> None:
     X, y, group = make_shifted(900)
     long = np.where(
-        group == "A", "women of a village in the far north-west of the county", "all of the others, together"
+        group == "A",
+        "women of a village in the far north-west of the county",
+        "all of the others, together",
     )
     both = np.stack([long, np.random.default_rng(0).choice(["x" * 50, "y" * 60], 900)], 1)
-    fair = postprocessor(constraint=[notion, "demographic_parity"], bound=0.05, subgroups="marginal")
+    fair = postprocessor(
+        constraint=[notion, "demographic_parity"], bound=0.05, subgroups="marginal"
+    )
     fair.fit(X, y, sensitive_features=both)
     assert max(map(len, fair.report().splitlines())) <= 80
 
@@ -129,7 +150,11 @@ def test_predictions_before_and_after() -> None:
     weight = rng.random(200)
     ratios = torch.from_numpy(np.eye(2)[g] / np.bincount(g) * 200)
     scores = Scores(
-        torch.from_numpy(z), (ratios,), torch.from_numpy(y), {"group": torch.from_numpy(g)}, torch.from_numpy(weight)
+        torch.from_numpy(z),
+        (ratios,),
+        torch.from_numpy(y),
+        {"group": torch.from_numpy(g)},
+        torch.from_numpy(weight),
     )
     parity = replace(constraints.demographic_parity(["A", "B"], bound=0.1), by="group")
     correction = Correction((parity,), torch.tensor([0.1, 0.0], dtype=torch.float64))
@@ -141,7 +166,10 @@ def test_predictions_before_and_after() -> None:
     half = 1.959964 * np.sqrt((weight**2 * (lost - mean) ** 2).sum()) / weight.sum()
     assert predictions.cost(0.95) == f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
     for code in (0, 1):
-        up, down = ((z <= 0) & (after > 0))[g == code].sum(), ((z > 0) & (after <= 0))[g == code].sum()
+        up, down = (
+            ((z <= 0) & (after > 0))[g == code].sum(),
+            ((z > 0) & (after <= 0))[g == code].sum(),
+        )
         assert predictions.changed("group", code) == f"{up} to positive, {down} to negative"
     compared = predictions.comparison("group", ["A", "B"], "fair", 0.9)
     rate = compared.second.groups[0].rates["positive_rate"]
@@ -155,7 +183,8 @@ def test_a_difference_of_equal_rates_names_both_groups() -> None:
 
 
 def test_side_effects_are_in_the_open() -> None:
-    """Equal rates where base rates differ: true positives turn around, and the report names both."""
+    """Equal rates where base rates differ: true positives turn around, and the report names
+    both."""
     rng = np.random.default_rng(0)
     group = rng.choice(["A", "B"], 6000)
     X = rng.standard_normal((6000, 2)) + np.where(group == "A", 1.0, 0.0)[:, None]
@@ -172,7 +201,9 @@ def test_a_page_for_those_who_do_not_run_python(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     X, y, group = make_shifted(800)
     answer = np.where(y == 1, "grant", "deny")
-    fair = postprocessor(pos_label="grant").fit(X, answer, sensitive_features=np.where(group == "A", "<A>", "B"))
+    fair = postprocessor(pos_label="grant").fit(
+        X, answer, sensitive_features=np.where(group == "A", "<A>", "B")
+    )
     text = fair.report(html=tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "&lt;A&gt;" in page
@@ -183,22 +214,33 @@ def test_a_page_for_those_who_do_not_run_python(tmp_path: Path) -> None:
     assert "class grant: &lt;A&gt; - B" in page or "class grant: <A> - B" in text
     with pytest.warns(UserWarning, match="training is unconstrained"):
         plain = postprocessor().fit(X, y)
-    with pytest.raises(ValueError, match="fitted without sensitive_features, so there are no groups"):
+    with pytest.raises(
+        ValueError, match="fitted without sensitive_features, so there are no groups"
+    ):
         plain.report(html=tmp_path / "other.html")
 
 
-@pytest.mark.parametrize(("n", "bound", "decision"), [(4000, 0.15, "holds"), (800, 0.02, "undecided")])
-def test_the_page_opens_with_the_verdicts(n: int, bound: float, decision: str, tmp_path: Path) -> None:
-    """Every constraint's verdict, limits and examples needed, and all candidates, as the text has them."""
+@pytest.mark.parametrize(
+    ("n", "bound", "decision"), [(4000, 0.15, "holds"), (800, 0.02, "undecided")]
+)
+def test_the_page_opens_with_the_verdicts(
+    n: int, bound: float, decision: str, tmp_path: Path
+) -> None:
+    """Every constraint's verdict, limits and examples needed, and all candidates, as the text has
+    them."""
     pytest.importorskip("jinja2")
     X, y, group = make_shifted(n)
     fair = postprocessor(bound=bound).fit(X, y, sensitive_features=group)
     assert fair.verdict_.decision == decision
     fair.report(html=tmp_path / "report.html")
-    words = joined(unescape(re.sub("<[^>]*>", " ", (tmp_path / "report.html").read_text().split("<body>")[1])))
+    words = joined(
+        unescape(re.sub("<[^>]*>", " ", (tmp_path / "report.html").read_text().split("<body>")[1]))
+    )
     top, notes = words.split(" Notes ", 1)
     assert top.index(fair.verdict_.sentence) < top.index("Candidates")
-    assert f"On {len(fair.calibration_):,} calibration examples, which nothing else has used." in top
+    assert (
+        f"On {len(fair.calibration_):,} calibration examples, which nothing else has used." in top
+    )
     for gap in fair.verdict_.gaps:
         name, value, interval, alone, bound_, verdict, needed = table_line(gap)
         assert joined(f"{name} {verdict} {value} {interval} {alone} {bound_} {needed}") in top
@@ -216,7 +258,9 @@ def test_the_price_is_said_and_what_a_higher_one_would_buy() -> None:
     assert values[fair.choice_].accuracy >= values["unconstrained"].accuracy - 0.03
     assert values[fair.choice_].violation < values["unconstrained"].violation
     text = joined(fair.report())
-    assert text.startswith("No correction within max_accuracy_loss=0.03 keeps the bound out of fold")
+    assert text.startswith(
+        "No correction within max_accuracy_loss=0.03 keeps the bound out of fold"
+    )
     admits = float(text.split("max_accuracy_loss=")[2].split(" ")[0])
     more = postprocessor(max_accuracy_loss=admits).fit(X, y, sensitive_features=group)
     assert dict(more.candidates_)[more.choice_].violation == 0

@@ -18,7 +18,9 @@ from fairbound.integrations.sklearn import bounded_accuracy_scorer, cross_fittin
 from fairbound.integrations.sklearn.trade_off import bounded_accuracy
 
 
-def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_are_trained_once_and_gaps_follow_the_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     X, y, group = make_shifted(4000)
     fits = []
     whole = cross_fitting.cross_fit_estimator
@@ -37,8 +39,11 @@ def test_the_models_are_trained_once_and_gaps_follow_the_bounds(monkeypatch: pyt
     assert curve.points[0].accuracy < curve.points[-1].accuracy
     assert [point.chosen for point in curve.points] == [False, True, False, False]
     certified = [point.certified for point in curve.points]
-    assert certified[2:] == [True, False]  # the verdict of the loosest fit is not that of its unconstrained models
-    assert all(low <= point.gap <= high for point in curve.points for low, high in [point.gap_interval])
+    # the verdict of the loosest fit is not that of its unconstrained models
+    assert certified[2:] == [True, False]
+    assert all(
+        low <= point.gap <= high for point in curve.points for low, high in [point.gap_interval]
+    )
     assert max(map(len, str(curve).splitlines())) <= 80
     assert list(pd.DataFrame(curve.points)["bound"])[:3] == [0.05, 0.1, 0.3]
 
@@ -54,24 +59,36 @@ def test_a_curve_is_of_the_estimators_constraint_where_no_other_is_named() -> No
     X, y, group = make_shifted(1500)
     fair = postprocessor(constraint="equal_opportunity")
     own, named = (
-        trade_off_curve(X, y, group, estimator=fair, bounds=[0.1], constraints=c) for c in (None, ["equal_opportunity"])
+        trade_off_curve(X, y, group, estimator=fair, bounds=[0.1], constraints=c)
+        for c in (None, ["equal_opportunity"])
     )
     assert own == named
     assert {point.constraint for point in own.points} == {"equal_opportunity"}
-    with pytest.raises(ValueError, match=r"a curve needs names of notions, .*; pass constraints=\[\.\.\.\]"):
-        trade_off_curve(X, y, group, estimator=postprocessor(constraint={"equal_opportunity": 0.1}), bounds=[0.1])
+    with pytest.raises(
+        ValueError, match=r"a curve needs names of notions, .*; pass constraints=\[\.\.\.\]"
+    ):
+        trade_off_curve(
+            X,
+            y,
+            group,
+            estimator=postprocessor(constraint={"equal_opportunity": 0.1}),
+            bounds=[0.1],
+        )
 
 
 def test_the_plot_has_a_label_for_every_bound() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     X, y, group = make_shifted(1500)
     axes = trade_off_curve(X, y, group, estimator=postprocessor(), bounds=[0.05, 0.1]).plot()
-    assert {"0.05", "0.1", "unconstrained"} <= {part for text in axes.texts for part in text.get_text().split(", ")}
+    assert {"0.05", "0.1", "unconstrained"} <= {
+        part for text in axes.texts for part in text.get_text().split(", ")
+    }
 
 
 @pytest.mark.parametrize(
     ("predicted", "expected"),
-    [([0, 1, 0, 1], 1.0), ([0, 1, 1, 1], -0.4), ([1, 1, 1, 1], 0.5)],  # rates of A and B: .5 .5, .5 1, 1 1
+    # rates of A and B: .5 .5, .5 1, 1 1
+    [([0, 1, 0, 1], 1.0), ([0, 1, 1, 1], -0.4), ([1, 1, 1, 1], 0.5)],
 )
 def test_the_score_is_the_accuracy_within_the_bound_and_minus_the_violation_beyond(
     predicted: list[int], expected: float
@@ -98,11 +115,15 @@ def test_the_score_of_losses_and_of_several_classes() -> None:
 
 def test_a_curve_of_ratios_is_refused() -> None:
     with pytest.raises(ValueError, match="a curve shows differences"):
-        trade_off_curve(*make_shifted(100), estimator=postprocessor(), constraints=["demographic_parity_ratio"])
+        trade_off_curve(
+            *make_shifted(100), estimator=postprocessor(), constraints=["demographic_parity_ratio"]
+        )
 
 
 def test_a_scorer_without_metadata_routing_is_a_sentence() -> None:
-    with pytest.raises(ValueError, match=r"sklearn\.set_config\(enable_metadata_routing=True\) first"):
+    with pytest.raises(
+        ValueError, match=r"sklearn\.set_config\(enable_metadata_routing=True\) first"
+    ):
         bounded_accuracy_scorer("demographic_parity", 0.1)
 
 
@@ -116,7 +137,9 @@ def test_a_grid_search_does_not_choose_the_loosest_bound(group_at_prediction: bo
         search = GridSearchCV(estimator, {"bound": [0.05, 0.5]}, cv=2, scoring=scorer)
         search.fit(X, y, sensitive_features=group)
         piped = make_pipeline(StandardScaler(), estimator)
-        scores = cross_val_score(piped, X, y, cv=2, scoring=scorer, params={"sensitive_features": group})
+        scores = cross_val_score(
+            piped, X, y, cv=2, scoring=scorer, params={"sensitive_features": group}
+        )
     assert search.best_params_ == {"bound": 0.05}
     assert search.best_score_ > 0.6
     assert scores.min() > 0.6

@@ -32,18 +32,26 @@ def ensemble(members: int = 3) -> NetworkEnsemble:
 def test_losses() -> None:
     z, y = torch.randn(20, 1), torch.randint(0, 2, (20,))
     np.testing.assert_allclose(
-        cross_entropy(z, y), np.log1p(np.exp(-np.where(y == 1, z[:, 0], -z[:, 0]))), rtol=1e-5, atol=1e-7
+        cross_entropy(z, y),
+        np.log1p(np.exp(-np.where(y == 1, z[:, 0], -z[:, 0]))),
+        rtol=1e-5,
+        atol=1e-7,
     )
     several, classes = torch.randn(2, 20, 4), torch.randint(0, 4, (2, 20))
-    expected = nn.functional.cross_entropy(several.reshape(40, 4), classes.reshape(40), reduction="none")
+    expected = nn.functional.cross_entropy(
+        several.reshape(40, 4), classes.reshape(40), reduction="none"
+    )
     torch.testing.assert_close(cross_entropy(several, classes), expected.reshape(2, 20))
 
 
 def test_a_network_never_trains_on_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other labels in fold 0 change the networks of folds 1 and 2 only; with one evaluation nothing is selected."""
+    """Other labels in fold 0 change the networks of folds 1 and 2 only; with one evaluation nothing
+    is selected."""
     monkeypatch.setattr(trainer, "EVALUATIONS", 1)
     examples, found = make_examples(), []
-    flipped = examples._replace(target=torch.where(examples.fold == 0, 1 - examples.target, examples.target))
+    flipped = examples._replace(
+        target=torch.where(examples.fold == 0, 1 - examples.target, examples.target)
+    )
     for given in (examples, flipped):
         network = ensemble()
         train(network, given, FOLDS, **SETTINGS)
@@ -53,7 +61,9 @@ def test_a_network_never_trains_on_its_fold(monkeypatch: pytest.MonkeyPatch) -> 
     assert not torch.equal(found[0][2], found[1][2])
 
 
-def test_every_network_is_as_it_was_at_its_best_on_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_network_is_as_it_was_at_its_best_on_its_fold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(trainer, "PATIENCE", 1000)
     examples, network = make_examples(), ensemble()
     history = train(network, examples, FOLDS, **SETTINGS | {"epochs": 30, "learning_rate": 0.3})
@@ -84,7 +94,9 @@ def test_weights_count_in_training_and_selection() -> None:
 def test_training_stops_where_nothing_improves() -> None:
     """Labels that are random cannot be learned."""
     examples = make_examples()
-    examples = examples._replace(target=torch.randint(0, 2, (120,), generator=torch.Generator().manual_seed(3)))
+    examples = examples._replace(
+        target=torch.randint(0, 2, (120,), generator=torch.Generator().manual_seed(3))
+    )
     history = train(ensemble(), examples, FOLDS, **SETTINGS | {"epochs": 200, "learning_rate": 0.1})
     assert float(history.epochs[-1]) < 200
     later = history.losses[-trainer.PATIENCE :]
@@ -92,12 +104,18 @@ def test_training_stops_where_nothing_improves() -> None:
     assert history.planned == 200
 
 
-@pytest.mark.parametrize(("n", "steps", "planned"), [(300, 1000, 84), (3000, 1000, 20), (3000, 100, 5)])
-def test_epochs_know_the_number_of_examples(n: int, steps: int, planned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("n", "steps", "planned"), [(300, 1000, 84), (3000, 1000, 20), (3000, 100, 5)]
+)
+def test_epochs_know_the_number_of_examples(
+    n: int, steps: int, planned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many steps of 16 examples, or of a fiftieth of them, as are needed; at least 5 epochs."""
     monkeypatch.setattr(trainer, "PATIENCE", 1)
     monkeypatch.setattr(trainer, "MIN_STEPS", steps)
-    history = train(ensemble(), make_examples(n), FOLDS, **SETTINGS | {"epochs": None, "batch_size": None})
+    history = train(
+        ensemble(), make_examples(n), FOLDS, **SETTINGS | {"epochs": None, "batch_size": None}
+    )
     assert history.planned == planned
 
 
@@ -106,12 +124,21 @@ def test_progress_is_shown_at_every_evaluation() -> None:
     history = train(ensemble(), make_examples(), FOLDS, **SETTINGS | {"progress": seen.append})
     losses = history.losses.mean(1).tolist()
     evaluations = zip(history.epochs.tolist(), losses, strict=True)
-    assert seen == [f"epoch {epoch:.1f} of 3, validation loss {loss:.4f}" for epoch, loss in evaluations]
+    assert seen == [
+        f"epoch {epoch:.1f} of 3, validation loss {loss:.4f}" for epoch, loss in evaluations
+    ]
 
 
 def test_losses_that_are_never_finite_are_a_sentence() -> None:
-    with pytest.raises(ValueError, match="NaN or infinite at every evaluation; scale the columns of X, or lower"):
-        train(ensemble(), make_examples(), FOLDS, **SETTINGS | {"learning_rate": 1e30, "epochs": 1, "batch_size": 1})
+    with pytest.raises(
+        ValueError, match="NaN or infinite at every evaluation; scale the columns of X, or lower"
+    ):
+        train(
+            ensemble(),
+            make_examples(),
+            FOLDS,
+            **SETTINGS | {"learning_rate": 1e30, "epochs": 1, "batch_size": 1},
+        )
 
 
 def test_the_random_state_of_torch_is_left_alone_and_dropout_is_seeded() -> None:
@@ -130,7 +157,10 @@ def test_dropout_and_batch_norm_of_a_module() -> None:
     """Statistics of batches are learned in training, and selected with the weights."""
     torch.manual_seed(0)
     made = [
-        nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)) for _ in "abc"
+        nn.Sequential(
+            nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)
+        )
+        for _ in "abc"
     ]
     network = NetworkCopies([Member(one, True) for one in made])
     examples = make_examples()

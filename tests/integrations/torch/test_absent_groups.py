@@ -42,7 +42,8 @@ PRESENT = ("ABC", "AB", "BC", "AB", "A", "ABC", "C", "AB")
 
 
 def test_running_means_stand_for_absent_groups() -> None:
-    """Every step against a transcription in numpy: c, multipliers, gradient, and how old the values are."""
+    """Every step against a transcription in numpy: c, multipliers, gradient, and how old the values
+    are."""
     model, bound, eta = Losses(), 0.1, 0.5
     fair = Constrained(model, constraints.loss_parity(NAMES, bound=bound), DescentAscent(eta=eta))
     level = model.level.detach().numpy().copy()
@@ -73,12 +74,16 @@ def test_running_means_stand_for_absent_groups() -> None:
             weights[g], last[g] = total, k
         assert [*fair.multipliers.values()] == pytest.approx(y.tolist(), abs=1e-12)
     assert [*fair.ages.values()] == [int(len(PRESENT) - last[g // 2]) for g in range(6)]
-    assert [*fair.observed.values()] == [sum(NAMES[g // 2] in some for some in PRESENT) for g in range(6)]
+    assert [*fair.observed.values()] == [
+        sum(NAMES[g // 2] in some for some in PRESENT) for g in range(6)
+    ]
 
 
 def test_pairs_act_where_both_are_there() -> None:
     model = Losses()
-    fair = Constrained(model, constraints.pairwise_loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5))
+    fair = Constrained(
+        model, constraints.pairwise_loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5)
+    )
     for groups, noise in batches("ABC", "AB", "A"):
         fair.backward(model(groups, noise), groups)
     assert fair.observed == {"A - B": 2, "B - A": 2, "A - C": 1, "C - A": 1, "B - C": 1, "C - B": 1}
@@ -101,7 +106,9 @@ def rare(share: float) -> tuple[Constrained, list[warnings.WarningMessage]]:
 def test_a_group_that_is_hardly_ever_seen_is_warned_of() -> None:
     fair, said = rare(1 / 50)
     (warning,) = said
-    assert "only 10 of 500 mini-batches had the examples that 'C - mean' is about" in str(warning.message)
+    assert "only 10 of 500 mini-batches had the examples that 'C - mean' is about" in str(
+        warning.message
+    )
     assert "BalancedBatchSampler" in str(warning.message)
     assert warning.filename == __file__
     assert fair.ages["C - mean"] == 49
@@ -117,12 +124,16 @@ def test_a_resumed_loop_knows_the_absent_groups(stop: int) -> None:
     results = []
     for resumed in (False, True):
         model = Losses()
-        fair = made = Constrained(model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5))
+        fair = made = Constrained(
+            model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5)
+        )
         for k, (groups, noise) in enumerate(batches(*PRESENT)):
             model.zero_grad()
             fair.backward(model(groups, noise), groups)
             if resumed and k == stop:
-                fair = Constrained(model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5))
+                fair = Constrained(
+                    model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5)
+                )
                 fair.load_state_dict(made.state_dict())
         results.append((fair.multipliers, fair.ages, fair.observed, model.level.grad.tolist()))  # type: ignore[union-attr]
     assert results[0] == results[1]
@@ -134,7 +145,9 @@ def test_groups_in_another_order_are_found_by_name() -> None:
     fair = Constrained(model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5))
     for groups, noise in batches("ABC", "AB"):
         fair.backward(model(groups, noise), groups)
-    other = Constrained(model, constraints.loss_parity(NAMES[::-1], bound=0.1), DescentAscent(eta=0.5))
+    other = Constrained(
+        model, constraints.loss_parity(NAMES[::-1], bound=0.1), DescentAscent(eta=0.5)
+    )
     other.load_state_dict(fair.state_dict())
     assert other.multipliers == fair.multipliers
     assert other.ages == fair.ages
@@ -147,7 +160,9 @@ def test_a_mini_batch_that_is_not_finite_leaves_the_running_means_alone() -> Non
         fair = Constrained(model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for (groups, noise), extra in zip(batches("ABC", "AB", "AB", "AB"), noises, strict=True):
+            for (groups, noise), extra in zip(
+                batches("ABC", "AB", "AB", "AB"), noises, strict=True
+            ):
                 if extra is not None:
                     fair.backward(model(groups, noise + extra), groups)
         return fair.multipliers
@@ -155,7 +170,8 @@ def test_a_mini_batch_that_is_not_finite_leaves_the_running_means_alone() -> Non
     assert after(0.0, 0.0, float("nan"), 0.0) == after(0.0, 0.0, None, 0.0)
 
 
-@pytest.mark.parametrize("groups", [4, 200])  # few: one matrix; many: the cells of a mini-batch alone
+# few: one matrix; many: the cells of a mini-batch alone
+@pytest.mark.parametrize("groups", [4, 200])
 def test_the_mean_is_that_of_the_groups_seen_so_far(groups: int) -> None:
     """Groups 0 and 1 have losses of 1 and 3, group 2 of 5; no mini-batch ever shows the others."""
     model = torch.nn.Linear(1, 1).double()

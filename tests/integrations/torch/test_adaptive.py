@@ -1,4 +1,5 @@
-"""`Constrained` without a method: AdaptivePI, whose sizes the loop measures, in every way of making a step."""
+"""`Constrained` without a method: AdaptivePI, whose sizes the loop measures, in every way of making
+a step."""
 
 from __future__ import annotations
 
@@ -76,12 +77,18 @@ def test_the_default_needs_no_method() -> None:
     expected = torch.tensor([*loop.fair.multipliers.values()], dtype=F64) / unit
     torch.testing.assert_close(torch.tensor([*loop.fair.forces.values()], dtype=F64), expected)
     assert "force/0 - 1" in loop.fair.log_values()
-    assert Constrained(network(), constraints.pairwise_loss_parity(3, bound=0.05), DescentAscent()).forces == {}
+    assert (
+        Constrained(
+            network(), constraints.pairwise_loss_parity(3, bound=0.05), DescentAscent()
+        ).forces
+        == {}
+    )
 
 
 @pytest.mark.parametrize(("step", "near"), [(as_a_loss, 1e-3), (accumulated, 1e-10)])
 def test_every_way_of_a_step_measures_the_same(step: Any, near: float) -> None:
-    """A trainer's optimizer has moved before the state does, so that there sizes are known one step earlier."""
+    """A trainer's optimizer has moved before the state does, so that there sizes are known one step
+    earlier."""
     one, other = run(Loop(), whole, 0, 60), run(Loop(), step, 0, 60)
     torch.testing.assert_close(flat(one.model), flat(other.model), rtol=0, atol=near)
     assert (one.probes.measured.probes > 0).all()

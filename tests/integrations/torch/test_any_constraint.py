@@ -1,4 +1,5 @@
-"""Constraints of every kind in a loop: proxies, values handed over, observed at some steps, bounds, scales."""
+"""Constraints of every kind in a loop: proxies, values handed over, observed at some steps, bounds,
+scales."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import Constrained, constraints
-from fairbound.algorithms import SSLALM, DescentAscent, LevelConstrained, Penalty, SQPAdam, TrackedSQP
+from fairbound.algorithms import (
+    SSLALM,
+    DescentAscent,
+    LevelConstrained,
+    Penalty,
+    SQPAdam,
+    TrackedSQP,
+)
 from fairbound.constraints import MiniBatch
 from fairbound.core import Algorithm
 
@@ -31,12 +39,13 @@ def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(outputs, y, reduction="none")
 
 
-# Proxies --------------------------------------------------------------------------------------------------------------
+# Proxies ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("proxy", "reached"), [(True, 0.70), (False, 0.69)])
 def test_a_rate_is_met_exactly_with_a_proxy(proxy: bool, reached: float) -> None:
-    """70 % of the predictions positive: the probabilities' mean is .7 where the decisions' share is another."""
+    """70 % of the predictions positive: the probabilities' mean is .7 where the decisions' share is
+    another."""
     X, y = data()
     model = logistic()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
@@ -63,17 +72,23 @@ def test_a_proxy_moves_multipliers_by_the_rate_and_the_model_by_the_surrogate() 
     X, y = data(40)
     group = torch.arange(40) % 2
     model = logistic()
-    fair = Constrained(model, constraints.demographic_parity(2, bound=0.0, proxy=True), DescentAscent(eta=1.0))
+    fair = Constrained(
+        model, constraints.demographic_parity(2, bound=0.0, proxy=True), DescentAscent(eta=1.0)
+    )
     outputs = model(X)[:, 0]
     info = fair.backward(losses_of(outputs, y), group, outputs=outputs)
     exact = [(outputs[group == g] > 0).double().mean() for g in (0, 1)]
-    assert info.c.tolist() == pytest.approx([float(exact[0] - exact[1]), float(exact[1] - exact[0])], abs=1e-12)
+    assert info.c.tolist() == pytest.approx(
+        [float(exact[0] - exact[1]), float(exact[1] - exact[0])], abs=1e-12
+    )
     multipliers = [*fair.multipliers.values()]
     assert multipliers == pytest.approx([max(0.0, float(c)) for c in info.c], abs=1e-12)
     model.zero_grad()
     outputs = model(X)[:, 0]
     soft = [torch.sigmoid(outputs)[group == g].mean() for g in (0, 1)]
-    lagrangian = losses_of(outputs, y).mean() + (multipliers[0] - multipliers[1]) * (soft[0] - soft[1])
+    lagrangian = losses_of(outputs, y).mean() + (multipliers[0] - multipliers[1]) * (
+        soft[0] - soft[1]
+    )
     expected = torch.autograd.grad(lagrangian, [*model.parameters()], retain_graph=True)
     fair.backward(losses_of(outputs, y), group, outputs=outputs)
     for p, gradient in zip(model.parameters(), expected, strict=True):
@@ -85,7 +100,7 @@ def test_a_proxy_is_for_rates() -> None:
         constraints.equal_opportunity(2, bound=0.1, of="loss", proxy=True)
 
 
-# Values that the loop computes ----------------------------------------------------------------------------------------
+# Values that the loop computes --------------------------------------------------------------------
 
 METHODS: dict[str, Algorithm[Any]] = {
     "DescentAscent": DescentAscent(eta=0.1),
@@ -96,7 +111,8 @@ METHODS: dict[str, Algorithm[Any]] = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_second_task_is_bounded_by_a_value_handed_over(name: str) -> None:
-    """min (x - 2)^2 s.t. (x + 1)^2 <= 2.25, that is x = .5; the second value is there at every third step only."""
+    """min (x - 2)^2 s.t. (x + 1)^2 <= 2.25, that is x = .5; the second value is there at every
+    third step only."""
     x = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.SGD([x], lr=0.02)
     fair = Constrained([x], constraints.given("second task"), METHODS[name])
@@ -111,7 +127,8 @@ def test_a_second_task_is_bounded_by_a_value_handed_over(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [DescentAscent(eta=1.0), SSLALM(eta=1.0, mu=0.0, rho=0.0, samples=1, slack_from_first=False)]
+    "method",
+    [DescentAscent(eta=1.0), SSLALM(eta=1.0, mu=0.0, rho=0.0, samples=1, slack_from_first=False)],
 )
 def test_what_is_not_observed_leaves_no_trace(method: Algorithm[Any]) -> None:
     x = nn.Parameter(torch.ones(1, dtype=torch.float64))
@@ -144,7 +161,8 @@ def test_a_function_says_which_of_its_rows_are_observed() -> None:
 
 @pytest.mark.parametrize("method", [SQPAdam(), TrackedSQP(), LevelConstrained()])
 def test_every_row_s_gradient_where_some_rows_are_not_observed(method: Algorithm[Any]) -> None:
-    """A function has the graph of all its rows; a step is that of the function of those that are observed."""
+    """A function has the graph of all its rows; a step is that of the function of those that are
+    observed."""
     gradients = []
     for rows in (1, 2):
         x = nn.Parameter(torch.tensor([0.3, 2.0]))
@@ -164,7 +182,7 @@ def test_names_of_values() -> None:
         constraints.given()
 
 
-# Bounds ---------------------------------------------------------------------------------------------------------------
+# Bounds -------------------------------------------------------------------------------------------
 
 
 def test_one_bound_and_one_step_for_each_constraint() -> None:
@@ -181,7 +199,9 @@ def test_one_bound_and_one_step_for_each_constraint() -> None:
     fair = Constrained([scale], each, steps)
     fair.backward(scale * losses, groups)
     assert [*fair.multipliers.values()] == pytest.approx([0.25, 0.25, 0.0])
-    with pytest.raises(ValueError, match=r"\(2,\) bounds for 3 constraints; give one, or one for each"):
+    with pytest.raises(
+        ValueError, match=r"\(2,\) bounds for 3 constraints; give one, or one for each"
+    ):
         constraints.bounded_group_loss(3, bound=[0.1, 0.2])
     with pytest.raises(ValueError, match="finite and >= 0"):
         constraints.loss_parity(2, bound=[0.1, -0.2])

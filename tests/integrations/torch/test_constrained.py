@@ -1,4 +1,5 @@
-"""`Constrained` is the method: its trajectory is the runner's, it follows one gradient, its errors are sentences."""
+"""`Constrained` is the method: its trajectory is the runner's, it follows one gradient, its errors
+are sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +8,19 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from loops import F64, FIXED, GHOSTS, LR, ONE_GRADIENT, flat, network, numbers_for, people, rows_of, step
+from loops import (
+    F64,
+    FIXED,
+    GHOSTS,
+    LR,
+    ONE_GRADIENT,
+    flat,
+    network,
+    numbers_for,
+    people,
+    rows_of,
+    step,
+)
 from methods import bce, classification
 from methods import network as unseeded_network
 from torch import Tensor, nn
@@ -20,7 +33,7 @@ from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample
 from fairbound.data.samplers import START, Batch, SamplerStack
 
-# The runner's trajectory ----------------------------------------------------------------------------------------------
+# The runner's trajectory --------------------------------------------------------------------------
 
 
 class Fed(NamedTuple):
@@ -36,10 +49,13 @@ class Fed(NamedTuple):
         return [[Batch(b.objective[k, 0], b.cells[k, 0]) for b in block] for k in range(steps)]
 
     def rows(self, batch: Batch) -> MiniBatch:
-        """The objective's rows, of no group, then those of every cell, which the objective does not read."""
+        """The objective's rows, of no group, then those of every cell, which the objective does not
+        read."""
         cells, each = batch.cells.shape
         numbers = torch.cat([batch.objective, batch.cells.flatten()])
-        groups = torch.cat([torch.full_like(batch.objective, -1), torch.arange(cells).repeat_interleave(each)])
+        groups = torch.cat(
+            [torch.full_like(batch.objective, -1), torch.arange(cells).repeat_interleave(each)]
+        )
         losses = bce(self.model(self.problem.data.X[numbers])[:, 0], self.problem.data.y[numbers])
         return MiniBatch(losses, groups, objective=groups < 0)
 
@@ -53,10 +69,13 @@ def fed(method: Algorithm[Any]) -> tuple[Fed, Sampler, Tensor]:
 
 @pytest.mark.parametrize("method", FIXED.values(), ids=FIXED)
 def test_the_trajectory_is_the_runner_s(method: Algorithm[Any]) -> None:
-    """200 steps, float64, 1e-9: an ordinary module under `torch.optim.SGD` whose rate is the method's own step."""
+    """200 steps, float64, 1e-9: an ordinary module under `torch.optim.SGD` whose rate is the
+    method's own step."""
     feed, sampler, x0 = fed(method)
     result = run(feed.problem, method, sampler, x0, 200, compile=False).result()
-    fair = Constrained(feed.model, constraints.pairwise_loss_parity(2, bound=0.01), method, seed=sampler.seed)
+    fair = Constrained(
+        feed.model, constraints.pairwise_loss_parity(2, bound=0.01), method, seed=sampler.seed
+    )
     optimizer = torch.optim.SGD(feed.model.parameters(), lr=1.0)
     main = next(i for i, evaluates in enumerate(method.evaluates) if "f" in evaluates)
     start = feed.rows(feed.batches(START, 1)[0][0])
@@ -75,7 +94,9 @@ def test_the_trajectory_is_the_runner_s(method: Algorithm[Any]) -> None:
     if isinstance(method, SwitchingSubgradient):  # its coins chose an earlier iterate
         assert (result.output - result.x).abs().max() > 1e-6
     if fair.multipliers:
-        assert torch.allclose(torch.tensor([*fair.multipliers.values()]).double(), result.multipliers[0], atol=1e-9)
+        assert torch.allclose(
+            torch.tensor([*fair.multipliers.values()]).double(), result.multipliers[0], atol=1e-9
+        )
     else:
         assert result.multipliers.isnan().all()
 
@@ -110,13 +131,15 @@ def test_a_closure_gives_the_same_step(method: Algorithm[Any]) -> None:
         rest = iter(numbers[1:])
         waiting = iter([next(rest) if chosen is None else chosen for chosen in in_order])
         optimizers[1].zero_grad()
-        fairs[1].backward_closure(lambda size, waiting=waiting: rows_of(models[1], who, next(waiting)))  # type: ignore[misc]
+        fairs[1].backward_closure(
+            lambda size, waiting=waiting: rows_of(models[1], who, next(waiting))
+        )  # type: ignore[misc]
         optimizers[1].step()
     assert torch.allclose(flat(models[0]), flat(models[1]), atol=1e-12)
     assert fairs[0].multipliers == pytest.approx(fairs[1].multipliers, abs=1e-12)
 
 
-# Ghost ----------------------------------------------------------------------------------------------------------------
+# Ghost --------------------------------------------------------------------------------------------
 
 
 class Drawn:
@@ -124,13 +147,17 @@ class Drawn:
 
     def __init__(self, problem: Problem, model: nn.Module) -> None:
         self.problem, self.model = problem, model
-        self.members = [(problem.data.groups["group"] == group).nonzero().flatten() for group in (0, 1)]
+        self.members = [
+            (problem.data.groups["group"] == group).nonzero().flatten() for group in (0, 1)
+        ]
         self.generator = torch.Generator().manual_seed(1)
         self.sizes: list[int] = []
         self.numbers: list[Tensor] = []
 
     def __call__(self, size: int) -> MiniBatch:
-        own = [m[torch.randint(m.numel(), (6 * size,), generator=self.generator)] for m in self.members]
+        own = [
+            m[torch.randint(m.numel(), (6 * size,), generator=self.generator)] for m in self.members
+        ]
         numbers = torch.cat(own)
         self.sizes.append(size)
         self.numbers.append(numbers)
@@ -142,7 +169,9 @@ class Drawn:
         data, forward = self.problem.data, self.problem.forward
 
         def fun(x: Tensor) -> tuple[Tensor, Tensor]:
-            f, a, b = (bce(forward(x, data.X[rows]), data.y[rows]).mean() for rows in (objective, *cells))
+            f, a, b = (
+                bce(forward(x, data.X[rows]), data.y[rows]).mean() for rows in (objective, *cells)
+            )
             return f, torch.stack([a - b, b - a]) - 0.01
 
         return Sample.of(fun)
@@ -153,7 +182,9 @@ class Drawn:
         group = self.problem.data.groups["group"]
 
         def of(rows: Tensor, first: int, every: int) -> Sample:
-            return self.sample(rows[first::every], [rows[group[rows] == g][first::every] for g in (0, 1)])
+            return self.sample(
+                rows[first::every], [rows[group[rows] == g][first::every] for g in (0, 1)]
+            )
 
         return [of(single, 0, 1), of(large, 0, 1), of(large, 0, 2), of(large, 1, 2)]
 
@@ -177,15 +208,22 @@ def test_ghost_through_a_closure_is_its_update(method: StochasticGhost) -> None:
         d, state = method.update(x, state, draw)
         x = x + d
         assert (flat(model) - x).abs().max() < 1e-9
-        assert torch.allclose(torch.tensor([*fair.multipliers.values()]).double(), state.y, atol=1e-9)
+        assert torch.allclose(
+            torch.tensor([*fair.multipliers.values()]).double(), state.y, atol=1e-9
+        )
     assert len(set(drawn.sizes)) > 2  # several levels were drawn
 
 
 def test_ghost_lowers_loss_and_violation() -> None:
     problem, _, x0 = classification()
     model = load_flat(unseeded_network().double(), 2 * x0[3])
-    rows, before = torch.arange(problem.data.rows), problem.evaluate(flat(model), torch.arange(problem.data.rows))
-    fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.01), StochasticGhost(cap=2, alpha=0.1))
+    rows, before = (
+        torch.arange(problem.data.rows),
+        problem.evaluate(flat(model), torch.arange(problem.data.rows)),
+    )
+    fair = Constrained(
+        model, constraints.pairwise_loss_parity(2, bound=0.01), StochasticGhost(cap=2, alpha=0.1)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     drawn = Drawn(problem, model)
     for _ in range(300):
@@ -198,11 +236,12 @@ def test_ghost_lowers_loss_and_violation() -> None:
     assert after.loss < before.loss - 0.05
 
 
-# Multiplier methods follow one gradient -------------------------------------------------------------------------------
+# Multiplier methods follow one gradient -----------------------------------------------------------
 
 
 def noted(sample: Sample, at: Tensor, into: list[tuple[Sample, Tensor]]) -> Sample:
-    """The sample's numbers at a point, with a gradient of one number; the weights asked for are written down."""
+    """The sample's numbers at a point, with a gradient of one number; the weights asked for are
+    written down."""
     e = sample(at)
 
     def pull(w: Tensor) -> Tensor:
@@ -212,12 +251,15 @@ def noted(sample: Sample, at: Tensor, into: list[tuple[Sample, Tensor]]) -> Samp
     return Sample(lambda _: Estimate(e.f, e.c, pull))
 
 
-ONE_GRADIENT_ALONE = {name: method for name, method in ONE_GRADIENT.items() if method.smoothing is None}
+ONE_GRADIENT_ALONE = {
+    name: method for name, method in ONE_GRADIENT.items() if method.smoothing is None
+}
 
 
 @pytest.mark.parametrize("method", ONE_GRADIENT_ALONE.values(), ids=ONE_GRADIENT_ALONE)
 def test_a_multiplier_method_follows_one_gradient(method: MultiplierMethod[Any]) -> None:
-    """Asked at a stand-in of one number, it wants the one gradient that it follows at x, by its own step."""
+    """Asked at a stand-in of one number, it wants the one gradient that it follows at x, by its own
+    step."""
     samples, x = draws(method.draws)[1:]
     point, stand_in = torch.tensor(x), torch.zeros(1, dtype=F64)
     state, short = method.init(point, 3), method.init(stand_in, 3)
@@ -230,7 +272,10 @@ def test_a_multiplier_method_follows_one_gradient(method: MultiplierMethod[Any])
         assert len(asked) == 1, f"{len(asked)} gradients at step {k}"
         sample, weights = asked[0]
         assert torch.allclose(d, -tau * sample(point).vjp(weights), atol=1e-12)
-        assert all(torch.allclose(a, b) for a, b in zip(tree_leaves(state), tree_leaves(short), strict=True))
+        assert all(
+            torch.allclose(a, b)
+            for a, b in zip(tree_leaves(state), tree_leaves(short), strict=True)
+        )
         point = point + d
 
 

@@ -1,4 +1,5 @@
-"""What a loop keeps from step to step, and what it must not: copies, groups in memory that changes, graphs, states."""
+"""What a loop keeps from step to step, and what it must not: copies, groups in memory that changes,
+graphs, states."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def infinite_gradient(model: nn.Sequential) -> Tensor:
 
 
 @both
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"]
+)
 def test_a_copy_goes_on_and_leaves_out_what_is_not_finite(
     method: Algorithm[Any], copied: Callable[[Constrained], Constrained]
 ) -> None:
@@ -78,7 +81,9 @@ def test_groups_in_memory_that_changes_are_read_anew(method: Algorithm[Any]) -> 
         inference = GROUP.clone()
     for groups in (shared, data, inference):
         for _ in range(2):  # the same tensor twice is what a layout is kept for
-            assert torch.equal(fair.backward(losses_of(model), groups).c, fair.backward(losses_of(model), GROUP).c)
+            assert torch.equal(
+                fair.backward(losses_of(model), groups).c, fair.backward(losses_of(model), GROUP).c
+            )
     memory[:] = HALVES.numpy()
     data.data.copy_(HALVES)
     with torch.inference_mode():
@@ -111,7 +116,9 @@ class Raises(Algorithm[Counted]):
 
     tau: float = 0.05
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> Counted:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> Counted:
         return Counted(x.new_zeros(()))
 
     def update(self, x: Tensor, state: Counted, draw: Draw) -> tuple[Tensor, Counted]:
@@ -130,7 +137,9 @@ class MultiplierRaises(MultiplierMethod[Counted]):
 
     tau: float = 0.05
 
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Counted:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> Counted:
         return Counted(like.new_zeros(()))
 
     def step(self, state: Counted, c: Tensor) -> tuple[Tensor, Counted]:
@@ -159,7 +168,9 @@ class Heavy(Algorithm[Velocity]):
 
     tau: float = 0.05
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> Velocity:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> Velocity:
         return Velocity(torch.zeros_like(x))
 
     def update(self, x: Tensor, state: Velocity, draw: Draw) -> tuple[Tensor, Velocity]:
@@ -193,7 +204,9 @@ def test_another_default_precision(method: Algorithm[Any], default: torch.dtype)
 
 @both
 @pytest.mark.parametrize("steps", [0, 1])
-def test_the_warning_of_a_step_left_out_points_at_the_user_s_line(method: Algorithm[Any], steps: int) -> None:
+def test_the_warning_of_a_step_left_out_points_at_the_user_s_line(
+    method: Algorithm[Any], steps: int
+) -> None:
     for spoilt in (lambda model: losses_of(model) * torch.nan, infinite_gradient):
         model, fair = begun(method, steps)
         with warnings.catch_warnings(record=True) as told:
@@ -212,7 +225,7 @@ def test_the_first_mini_batch_after_a_resumption_is_checked(method: Algorithm[An
             resumed.backward(losses_of(model), **given)
 
 
-# What is skipped changes nothing --------------------------------------------------------------------------------------
+# What is skipped changes nothing ------------------------------------------------------------------
 
 
 WAYS: dict[str, Callable[[Constrained, Tensor], bool]] = {
@@ -234,7 +247,9 @@ POSSIBLE = {  # general methods do not accumulate
 @pytest.mark.parametrize("way", WAYS)
 def test_multipliers_that_overflow_leave_the_step_out(way: str, begins: bool) -> None:
     model = network()
-    fair = Constrained(model, constraints.bounded_group_loss(["A", "B"], bound=0.02), DescentAscent(eta=1e38))
+    fair = Constrained(
+        model, constraints.bounded_group_loss(["A", "B"], bound=0.02), DescentAscent(eta=1e38)
+    )
     if not begins:
         fair.start(losses_of(model).detach(), GROUP)
     before = fair.state_dict()["state"]
@@ -278,7 +293,9 @@ def test_a_state_keeps_its_precision_whatever_the_losses_have(method: Algorithm[
         model.zero_grad()
         WAYS[way](fair, losses_of(model).double())
         saved = fair.state_dict()
-        assert {leaf.dtype for leaf in tensors([saved["state"], saved.get("smoothed")])} == {torch.float32}
+        assert {leaf.dtype for leaf in tensors([saved["state"], saved.get("smoothed")])} == {
+            torch.float32
+        }
 
 
 @both
@@ -310,19 +327,25 @@ def test_a_gradient_that_is_the_rows_weights_can_be_scaled_in_place() -> None:
 
 def test_a_state_that_cannot_be_read_changes_nothing() -> None:
     _, fair = begun(DescentAscent())
-    for name, value in (("history", {"every": 1}), ("steps", "many"), ("state", {}), ("constraints", {})):
+    for name, value in (
+        ("history", {"every": 1}),
+        ("steps", "many"),
+        ("state", {}),
+        ("constraints", {}),
+    ):
         with pytest.raises((ValueError, KeyError)):
             fair.load_state_dict(fair.state_dict() | {"steps": 99} | {name: value})
         assert fair.steps == 2
 
 
-# Memory ---------------------------------------------------------------------------------------------------------------
+# Memory -------------------------------------------------------------------------------------------
 
 WIDE = 50 * 400  # numbers of the first layer
 
 
 class Allocations(TorchDispatchMode):
-    """The tensors of at least the first layer's size that operations make, views and results in place left out."""
+    """The tensors of at least the first layer's size that operations make, views and results in
+    place left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -342,7 +365,10 @@ def allocations(method: Algorithm[Any] | None) -> list[int]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(50, 400), nn.Tanh(), nn.Linear(400, 1), nn.Flatten(0))
-    limits: list[Any] = [constraints.loss_parity(["A", "B"], bound=0.02), constraints.bounded_group_loss(2, bound=0.1)]
+    limits: list[Any] = [
+        constraints.loss_parity(["A", "B"], bound=0.02),
+        constraints.bounded_group_loss(2, bound=0.1),
+    ]
     fair = None if method is None else Constrained(model, limits, method)
     counts = []
     for k in range(3):
@@ -376,7 +402,9 @@ def test_smoothing_makes_one_vector_and_keeps_one(method: Algorithm[Any]) -> Non
 def test_a_compiled_step_is_not_compiled_again() -> None:
     """The step of a loop under torch.compile: up to `backward` and after it, once."""
     model = network()
-    fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.1), DescentAscent(eta=0.5))
+    fair = Constrained(
+        model, constraints.pairwise_loss_parity(2, bound=0.1), DescentAscent(eta=0.5)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     @torch.compile(backend="eager")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,11 @@ class Loop:
         self.optimizer.step()
 
     def end(self) -> dict[str, Any]:
-        return {"model": flat(self.inner), "knows": knowledge(self.fair), "skipped": self.fair.skipped}
+        return {
+            "model": flat(self.inner),
+            "knows": knowledge(self.fair),
+            "skipped": self.fair.skipped,
+        }
 
 
 def whole(method: Algorithm[Any], view: bool = False, rank: int | None = None) -> dict[str, Any]:
@@ -105,10 +110,15 @@ def accumulated(method: Algorithm[Any], rank: int) -> dict[str, Any]:
     return loop.end()
 
 
-SOME: dict[str, Algorithm[Any]] = MULTIPLIERS | {"two draws": SSLALM(), "a user's own": Optimistic()}
+SOME: dict[str, Algorithm[Any]] = MULTIPLIERS | {
+    "two draws": SSLALM(),
+    "a user's own": Optimistic(),
+}
 
 
-GENERAL = {name: method for name, method in METHODS.items() if not isinstance(method, MultiplierMethod)}
+GENERAL = {
+    name: method for name, method in METHODS.items() if not isinstance(method, MultiplierMethod)
+}
 SHARED: dict[str, Algorithm[Any]] = {
     "AdaptivePI": AdaptivePI(),
     "descent-ascent": DescentAscent(eta=0.5),
@@ -167,7 +177,9 @@ def many(kind: str, rank: int | None) -> dict[str, Any]:
     """Every person is a group of very many: the processes show different ones."""
     loop = Loop(DescentAscent(eta=0.5), rank)
     limit = (
-        constraints.bounded_group_loss(300, bound=0.3) if kind == "each" else constraints.loss_parity(300, bound=0.1)
+        constraints.bounded_group_loss(300, bound=0.3)
+        if kind == "each"
+        else constraints.loss_parity(300, bound=0.1)
     )
     loop.fair = Constrained(loop.model, limit, loop.method)
     for k in range(STEPS):
@@ -177,11 +189,15 @@ def many(kind: str, rank: int | None) -> dict[str, Any]:
         loop.optimizer.step()
     multipliers = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
     assert multipliers.max() > 0.1
-    return {"model": flat(loop.inner), "knows": [multipliers, torch.tensor([*loop.fair.ages.values()])]}
+    return {
+        "model": flat(loop.inner),
+        "knows": [multipliers, torch.tensor([*loop.fair.ages.values()])],
+    }
 
 
 def by_loss(kind: str, rank: int | None) -> dict[str, Any]:
-    """Four windows of two mini-batches through `fair.loss`; race 2 is absent from the first process."""
+    """Four windows of two mini-batches through `fair.loss`; race 2 is absent from the first
+    process."""
     if kind == "prepared" and rank is not None:  # as a trainer does, which wraps the model later
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -210,7 +226,8 @@ def refused(rank: int) -> dict[str, list[str]]:
             warnings.simplefilter("ignore", UserWarning)  # that the model is not distributed
             later = Loop(method, None)
         prepared = DistributedDataParallel(later.inner)
-        sentences[name] = [told(lambda: Loop(method, rank)), told(lambda: later.fair.prepare(prepared))]  # noqa: B023
+        at_once = told(partial(Loop, method, rank))
+        sentences[name] = [at_once, told(partial(later.fair.prepare, prepared))]
     return sentences
 
 
@@ -220,7 +237,9 @@ def everything(rank: int) -> dict[str, Any]:
         "whole": {name: whole(method, rank=rank) for name, method in ONE_GRADIENT.items()},
         "view": {name: whole(method, True, rank) for name, method in SOME.items()},
         "accumulated": {name: accumulated(method, rank) for name, method in ONE_DRAW.items()},
-        "spoilt": {f"{name}, {kind}": spoilt(m, kind, rank) for name, m in SOME.items() for kind in SPOILT},
+        "spoilt": {
+            f"{name}, {kind}": spoilt(m, kind, rank) for name, m in SOME.items() for kind in SPOILT
+        },
         "many": {kind: many(kind, rank) for kind in ("each", "against the mean")},
         "empty": empty(rank),
         "compiled": compiled(rank),
@@ -245,7 +264,9 @@ def test_a_race_is_absent_from_one_process() -> None:
 @pytest.mark.parametrize("name", ONE_GRADIENT)
 def test_two_processes_are_one(name: str, processes: list[dict[str, Any]]) -> None:
     """Ten steps, float64, 1e-12: sums and counts are reduced, not means."""
-    assert_one_process_would([found["whole"][name] for found in processes], whole(ONE_GRADIENT[name]))
+    assert_one_process_would(
+        [found["whole"][name] for found in processes], whole(ONE_GRADIENT[name])
+    )
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -256,19 +277,25 @@ def test_gradients_may_be_views_of_buckets(name: str, processes: list[dict[str, 
 @pytest.mark.parametrize("name", ONE_DRAW)
 def test_accumulation_without_synchronization(name: str, processes: list[dict[str, Any]]) -> None:
     """`no_sync` on all but the last mini-batch."""
-    assert_one_process_would([found["accumulated"][name] for found in processes], whole(ONE_DRAW[name]))
+    assert_one_process_would(
+        [found["accumulated"][name] for found in processes], whole(ONE_DRAW[name])
+    )
 
 
 @pytest.mark.parametrize("kind", SPOILT)
 @pytest.mark.parametrize("name", SOME)
-def test_what_one_process_finds_spoilt_both_leave_out(name: str, kind: str, processes: list[dict[str, Any]]) -> None:
+def test_what_one_process_finds_spoilt_both_leave_out(
+    name: str, kind: str, processes: list[dict[str, Any]]
+) -> None:
     found = [own["spoilt"][f"{name}, {kind}"] for own in processes]
     assert [own["skipped"] for own in found] == [1, 1]
     assert_one_process_would(found, whole(SOME[name]))
 
 
 @pytest.mark.parametrize("kind", ["each", "against the mean"])
-def test_processes_show_different_groups_of_very_many(kind: str, processes: list[dict[str, Any]]) -> None:
+def test_processes_show_different_groups_of_very_many(
+    kind: str, processes: list[dict[str, Any]]
+) -> None:
     assert_one_process_would([found["many"][kind] for found in processes], many(kind, None))
 
 
@@ -278,7 +305,9 @@ def test_a_process_without_rows_takes_part(processes: list[dict[str, Any]]) -> N
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     fair.backward(rows_of(model, WHO, torch.arange(24)))
     optimizer.step()
-    assert_one_process_would([found["empty"] for found in processes], {"model": flat(model), "knows": knowledge(fair)})
+    assert_one_process_would(
+        [found["empty"] for found in processes], {"model": flat(model), "knows": knowledge(fair)}
+    )
 
 
 def test_a_compiled_distributed_model_is_recognized(processes: list[dict[str, Any]]) -> None:
@@ -292,11 +321,15 @@ def test_a_compiled_distributed_model_is_recognized(processes: list[dict[str, An
 @pytest.mark.parametrize("name", SHARED)
 def test_a_share_held_back_is_a_share(name: str, processes: list[dict[str, Any]]) -> None:
     """`backward(scale=1/2)` twice, the first inside `no_sync`."""
-    assert_one_process_would([found["shared"][name] for found in processes], shared(SHARED[name], None))
+    assert_one_process_would(
+        [found["shared"][name] for found in processes], shared(SHARED[name], None)
+    )
 
 
 @pytest.mark.parametrize("kind", ["wrapped", "prepared"])
-def test_a_loss_passed_backward_by_two_processes_is_that_of_one(kind: str, processes: list[dict[str, Any]]) -> None:
+def test_a_loss_passed_backward_by_two_processes_is_that_of_one(
+    kind: str, processes: list[dict[str, Any]]
+) -> None:
     assert_one_process_would([found["by loss"][kind] for found in processes], by_loss(kind, None))
 
 
@@ -307,7 +340,8 @@ def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
     other = Loop(SSLALM(samples=1), None)
     other.step(0)
     assert all(
-        torch.allclose(a, b, atol=1e-12) for a, b in zip(knowledge(loop.fair), knowledge(other.fair), strict=True)
+        torch.allclose(a, b, atol=1e-12)
+        for a, b in zip(knowledge(loop.fair), knowledge(other.fair), strict=True)
     )
 
 

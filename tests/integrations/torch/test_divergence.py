@@ -1,4 +1,5 @@
-"""A loop whose multipliers lengthen its step until it diverges is warned of; signs of infeasibility beside it."""
+"""A loop whose multipliers lengthen its step until it diverges is warned of; signs of infeasibility
+beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def twenty_groups(seed: int, rows: int = 8000) -> tuple[Tensor, Tensor, Tensor]:
     """Groups in different places, with 0 to 38 % of their labels flipped."""
     generator = torch.Generator().manual_seed(seed)
     groups = torch.randint(GROUPS, (rows,), generator=generator)
-    X = torch.randn(rows, 10, generator=generator) + torch.randn(GROUPS, 10, generator=generator)[groups]
+    X = (
+        torch.randn(rows, 10, generator=generator)
+        + torch.randn(GROUPS, 10, generator=generator)[groups]
+    )
     y = (X @ torch.randn(10, generator=generator) > 0).float()
     flipped = torch.rand(rows, generator=generator) < 0.4 * groups / GROUPS
     return X, torch.where(flipped, 1 - y, y), groups
@@ -46,7 +50,9 @@ def train(seed: int, method: DescentAscent, steps: int, lr: float) -> Constraine
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_warns_within_200_steps(seed: int) -> None:
-    with pytest.warns(RuntimeWarning, match=r"by step \d+ the loss grew from .* the run diverges") as found:
+    with pytest.warns(
+        RuntimeWarning, match=r"by step \d+ the loss grew from .* the run diverges"
+    ) as found:
         fair = train(seed, DescentAscent(eta=0.02), 200, lr=0.2)
     assert len([one for one in found if "diverges" in str(one.message)]) == 1
     assert found[0].filename == __file__
@@ -60,7 +66,7 @@ def test_a_smaller_step_does_not_warn() -> None:
     assert fair.diverging is None
 
 
-# Two disjoint discs ---------------------------------------------------------------------------------------------------
+# Two disjoint discs -------------------------------------------------------------------------------
 
 
 def disjoint_discs(method: Any, steps: int = 200) -> Constrained:
@@ -81,21 +87,25 @@ def disjoint_discs(method: Any, steps: int = 200) -> Constrained:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("method", [DescentAscent(), PHRALM(), NuPI(), SPBM()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [DescentAscent(), PHRALM(), NuPI(), SPBM()], ids=lambda m: type(m).__name__
+)
 def test_infeasible_and_diverging_are_both_reported(method: Any) -> None:
     fair = disjoint_discs(method)
     assert "the multipliers still grow" in (fair.infeasible or "")
     assert "the run diverges" in (fair.diverging or "")
 
 
-@pytest.mark.parametrize("method", [Penalty(), StochasticGhost(), TrackedSQP()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [Penalty(), StochasticGhost(), TrackedSQP()], ids=lambda m: type(m).__name__
+)
 def test_a_violation_that_stands_is_a_sign_of_infeasibility(method: Any) -> None:
     fair = disjoint_discs(method)
     assert "the largest violation stands at " in (fair.infeasible or "")
     assert fair.diverging is None
 
 
-# The sign itself ------------------------------------------------------------------------------------------------------
+# The sign itself ----------------------------------------------------------------------------------
 
 
 def test_a_loss_that_grows_while_the_violation_falls_is_no_divergence() -> None:
@@ -110,15 +120,24 @@ def test_a_loss_that_grows_while_the_violation_falls_is_no_divergence() -> None:
 
 
 def test_a_loss_that_falls_while_the_violation_explodes_is_divergence() -> None:
-    history = {"objective": [1 - 0.01 * k for k in range(40)], "violation": [0.5 * 1.3**k for k in range(40)]}
+    history = {
+        "objective": [1 - 0.01 * k for k in range(40)],
+        "violation": [0.5 * 1.3**k for k in range(40)],
+    }
     assert "the largest violation grew from 0.845 to" in (sign_of_divergence(history) or "")
-    assert sign_of_divergence(history | {"violation": [-0.01 + 0.01 * k for k in range(40)]}) is None
+    assert (
+        sign_of_divergence(history | {"violation": [-0.01 + 0.01 * k for k in range(40)]}) is None
+    )
 
 
-@pytest.mark.parametrize(("last", "stands"), [([8.0] * 20, True), ([8.0 - 0.1 * k for k in range(20)], False)])
+@pytest.mark.parametrize(
+    ("last", "stands"), [([8.0] * 20, True), ([8.0 - 0.1 * k for k in range(20)], False)]
+)
 def test_a_violation_that_falls_or_is_noise_is_no_sign(last: list[float], stands: bool) -> None:
     def sign(violation: list[float]) -> str | None:
-        return signs_of_infeasibility({"violation": torch.tensor(violation)[:, None]}, range(len(violation)))[0]
+        return signs_of_infeasibility(
+            {"violation": torch.tensor(violation)[:, None]}, range(len(violation))
+        )[0]
 
     assert (sign([9.0] * 20 + last) is not None) == stands
     assert sign([9.0] * 20 + [0.1, -0.05, 0.2, 0.05] * 5) is None

@@ -22,12 +22,16 @@ LIMIT = constraints.bounded_group_loss(["A", "B"], bound=0.5)
 RATE = constraints.demographic_parity(["A", "B"], bound=0.1)
 RECALL = constraints.minimum_rate(0.8, groups=["A", "B"], label=1)
 MANY = {name: method for name, method in FIXED.items() if method.draws > 1}
-GENERAL = {name: method for name, method in METHODS.items() if not isinstance(method, MultiplierMethod)}
+GENERAL = {
+    name: method for name, method in METHODS.items() if not isinstance(method, MultiplierMethod)
+}
 WHOLE = "wants the gradients of whole mini-batches"
 
 
 def outputs_of(model: nn.Module, seed: int = 0) -> Tensor:
-    outputs: Tensor = model(torch.randn(8, 4, dtype=F64, generator=torch.Generator().manual_seed(seed)))[:, 0]
+    outputs: Tensor = model(
+        torch.randn(8, 4, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    )[:, 0]
     return outputs
 
 
@@ -48,7 +52,11 @@ def test_too_few_mini_batches_is_a_sentence(method: Algorithm[Any]) -> None:
     ) as said:
         fair.backward(losses_of(model), GROUPS)
     assert "SSLALM(samples=1)" in str(said.value)
-    refusal = rf"needs {method.draws} mini-batches a step" if isinstance(method, MultiplierMethod) else WHOLE
+    refusal = (
+        rf"needs {method.draws} mini-batches a step"
+        if isinstance(method, MultiplierMethod)
+        else WHOLE
+    )
     with pytest.raises(ValueError, match=rf"{name} {refusal}.*scale=1/k"):
         fair.accumulate(losses_of(model), GROUPS)
     assert fair.steps == 0
@@ -58,9 +66,14 @@ def test_too_few_mini_batches_is_a_sentence(method: Algorithm[Any]) -> None:
 def test_a_general_method_does_not_accumulate(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, LIMIT, method)
-    with pytest.raises(ValueError, match=rf"{type(method).__name__} {WHOLE}, which accumulate.. takes apart"):
+    with pytest.raises(
+        ValueError, match=rf"{type(method).__name__} {WHOLE}, which accumulate.. takes apart"
+    ):
         fair.accumulate(losses_of(model), GROUPS)
-    with pytest.raises(ValueError, match=rf"of {type(method).__name__} is not the gradient of a loss; use fair.back"):
+    with pytest.raises(
+        ValueError,
+        match=rf"of {type(method).__name__} is not the gradient of a loss; use fair.back",
+    ):
         fair.loss(losses_of(model), GROUPS)
 
 
@@ -75,28 +88,86 @@ def test_too_many_mini_batches_is_a_sentence() -> None:
 @pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
 def test_ghost_names_its_closure(method: StochasticGhost) -> None:
     model = network()
-    with pytest.raises(ValueError, match=r"StochasticGhost draws .* random size.*fair.backward_closure\(evaluate\)"):
+    with pytest.raises(
+        ValueError, match=r"StochasticGhost draws .* random size.*fair.backward_closure\(evaluate\)"
+    ):
         Constrained(model, LIMIT, method).backward(losses_of(model), GROUPS)
 
 
 BAD_ROWS: dict[str, tuple[str, Any, Callable[[Tensor], MiniBatch]]] = {
-    "a mean": (r"per-example losses, \(B,\), got \(\); use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u.mean(), GROUPS)),  # noqa: E501
-    "a matrix": (r"got \(8, 1\); use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u[:, None], GROUPS)),
-    "a float": ("got float; use a loss with reduction='none'", LIMIT, lambda u: MiniBatch(u.mean().item(), GROUPS)),  # type: ignore[arg-type]
+    "a mean": (
+        r"per-example losses, \(B,\), got \(\); use a loss with reduction='none'",
+        LIMIT,
+        lambda u: MiniBatch(u.mean(), GROUPS),
+    ),
+    "a matrix": (
+        r"got \(8, 1\); use a loss with reduction='none'",
+        LIMIT,
+        lambda u: MiniBatch(u[:, None], GROUPS),
+    ),
+    "a float": (
+        "got float; use a loss with reduction='none'",
+        LIMIT,
+        lambda u: MiniBatch(u.mean().item(), GROUPS),
+    ),  # type: ignore[arg-type]
     "no groups": ("pass groups=", LIMIT, lambda u: MiniBatch(u)),
-    "float groups": ("groups must be a vector of whole numbers, got torch.float32", LIMIT, lambda u: MiniBatch(u, GROUPS.float())),  # noqa: E501
-    "short groups": (r"8 losses but groups has shape \(7,\)", LIMIT, lambda u: MiniBatch(u, GROUPS[:7])),
-    "a third group": ("groups must be 0 to 1, or -1 for none, found 0 to 2", LIMIT, lambda u: MiniBatch(u, torch.arange(8) % 3)),  # noqa: E501
-    "group -2": ("groups must be 0 to 1, or -1 for none, found -2 to -1", LIMIT, lambda u: MiniBatch(u, GROUPS - 2)),
-    "unnamed column": ("columns \\['race', 'sex'\\]; a constraint must name one of them with by=", LIMIT, lambda u: MiniBatch(u, {"sex": GROUPS, "race": GROUPS})),  # noqa: E501
+    "float groups": (
+        "groups must be a vector of whole numbers, got torch.float32",
+        LIMIT,
+        lambda u: MiniBatch(u, GROUPS.float()),
+    ),
+    "short groups": (
+        r"8 losses but groups has shape \(7,\)",
+        LIMIT,
+        lambda u: MiniBatch(u, GROUPS[:7]),
+    ),
+    "a third group": (
+        "groups must be 0 to 1, or -1 for none, found 0 to 2",
+        LIMIT,
+        lambda u: MiniBatch(u, torch.arange(8) % 3),
+    ),
+    "group -2": (
+        "groups must be 0 to 1, or -1 for none, found -2 to -1",
+        LIMIT,
+        lambda u: MiniBatch(u, GROUPS - 2),
+    ),
+    "unnamed column": (
+        "columns \\['race', 'sex'\\]; a constraint must name one of them with by=",
+        LIMIT,
+        lambda u: MiniBatch(u, {"sex": GROUPS, "race": GROUPS}),
+    ),
     "no outputs": (r"'A - B' needs outputs; pass outputs=", RATE, lambda u: MiniBatch(u, GROUPS)),
-    "outputs of classes": (r"one logit per example.*name one of them, outcome=k", RATE, lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8, 3))),  # noqa: E501
-    "no labels": (r"needs labels; pass labels=", RECALL, lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8))),
-    "short labels": (r"8 losses but labels has shape \(4,\)", RECALL, lambda u: MiniBatch(u, GROUPS, torch.ones(4))),
-    "objective by number": ("objective must be True or False", LIMIT, lambda u: MiniBatch(u, GROUPS, objective=GROUPS)),
-    "weight of another batch": (r"8 losses but weight has shape \(3,\)", LIMIT, lambda u: MiniBatch(u, GROUPS, weight=torch.ones(3))),  # noqa: E501
-    "two values for one": (r"must give values of shape \(1,\), got shape \(2,\)", constraints.function(lambda rows: rows.losses[:2], "mean"), lambda u: MiniBatch(u)),  # noqa: E501
-}  # fmt: skip
+    "outputs of classes": (
+        r"one logit per example.*name one of them, outcome=k",
+        RATE,
+        lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8, 3)),
+    ),
+    "no labels": (
+        r"needs labels; pass labels=",
+        RECALL,
+        lambda u: MiniBatch(u, GROUPS, outputs=torch.zeros(8)),
+    ),
+    "short labels": (
+        r"8 losses but labels has shape \(4,\)",
+        RECALL,
+        lambda u: MiniBatch(u, GROUPS, torch.ones(4)),
+    ),
+    "objective by number": (
+        "objective must be True or False",
+        LIMIT,
+        lambda u: MiniBatch(u, GROUPS, objective=GROUPS),
+    ),
+    "weight of another batch": (
+        r"8 losses but weight has shape \(3,\)",
+        LIMIT,
+        lambda u: MiniBatch(u, GROUPS, weight=torch.ones(3)),
+    ),
+    "two values for one": (
+        r"must give values of shape \(1,\), got shape \(2,\)",
+        constraints.function(lambda rows: rows.losses[:2], "mean"),
+        lambda u: MiniBatch(u),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
@@ -122,7 +193,8 @@ def test_a_function_of_outputs_that_are_not_there_is_told_so_and_a_scalar_is_tak
 
 @pytest.mark.parametrize("code", [2, 7, -2, -3, -4])
 def test_a_group_that_no_limit_knows_is_never_taken_for_another(code: int) -> None:
-    """Also in the middle of a run, where nothing is checked for speed: a sentence, or the step is skipped."""
+    """Also in the middle of a run, where nothing is checked for speed: a sentence, or the step is
+    skipped."""
     model = network()
     fair = Constrained(model, LIMIT, DescentAscent(eta=1.0))
     fair.backward(losses_of(model), GROUPS)
@@ -216,7 +288,10 @@ def test_gradients_of_two_mini_batches_are_apart() -> None:
     """A method may ask for both, where both have their graphs."""
     model = network()
     one, other = losses_of(model, seed=0), losses_of(model, seed=1)
-    apart = [torch.autograd.grad(u.mean(), [*model.parameters()], retain_graph=True) for u in (one, other)]
+    apart = [
+        torch.autograd.grad(u.mean(), [*model.parameters()], retain_graph=True)
+        for u in (one, other)
+    ]
     Constrained(model, LIMIT, Averaged(inside=SSLALM(tau=1.0))).backward(
         one, GROUPS, extra_batches=[MiniBatch(other, GROUPS)]
     )
@@ -232,7 +307,8 @@ def test_what_cannot_be_built_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="there are no constraints"):
         Constrained(model, [], DescentAscent())
     with pytest.raises(
-        TypeError, match=r"Constrained takes a method that is built, such as SGD\(\), got the class SGD"
+        TypeError,
+        match=r"Constrained takes a method that is built, such as SGD\(\), got the class SGD",
     ):
         Constrained(model, LIMIT, ALGORITHMS["SGD"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no parameters to train"):
@@ -256,7 +332,9 @@ def test_accumulating_is_orderly() -> None:
     fair = Constrained(model, LIMIT, DescentAscent())
     for _ in range(2):
         fair.accumulate(losses_of(model), GROUPS)
-    with pytest.raises(ValueError, match="an accumulated step is in progress; save after its last backward"):
+    with pytest.raises(
+        ValueError, match="an accumulated step is in progress; save after its last backward"
+    ):
         fair.state_dict()
     fair.backward(losses_of(model), GROUPS)
     with pytest.raises(ValueError, match="finish it first"):
@@ -266,7 +344,11 @@ def test_accumulating_is_orderly() -> None:
 
 
 def test_names_follow_the_mapping() -> None:
-    fair = Constrained(network(), {"race": LIMIT, "sex": constraints.bounded_group_loss(["A", "B"], bound=0.5)}, SGD())
+    fair = Constrained(
+        network(),
+        {"race": LIMIT, "sex": constraints.bounded_group_loss(["A", "B"], bound=0.5)},
+        SGD(),
+    )
     names = [*fair.constraints]
     assert names == [f"{key}: loss of {group} <= 0.5" for key in ("race", "sex") for group in "AB"]
     assert all(first != second for first, second in pairwise(names))

@@ -1,4 +1,5 @@
-"""A loop on a GPU takes the path that it takes on a CPU: absent groups, NaN, several limits, reports, float16."""
+"""A loop on a GPU takes the path that it takes on a CPU: absent groups, NaN, several limits,
+reports, float16."""
 
 from __future__ import annotations
 
@@ -26,7 +27,15 @@ from fairbound.core import Algorithm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
-METHODS = [SGD(), Penalty(), DescentAscent(), SSLALM(samples=1), SSLALM(), SSLALM(samples=3), SwitchingSubgradient()]
+METHODS = [
+    SGD(),
+    Penalty(),
+    DescentAscent(),
+    SSLALM(samples=1),
+    SSLALM(),
+    SSLALM(samples=3),
+    SwitchingSubgradient(),
+]
 PARITY = constraints.loss_parity(["A", "B"], bound=0.02)
 SEVERAL = {
     "loss": PARITY,
@@ -62,7 +71,9 @@ def trained(device: str, method: Algorithm[Any], limit: Any) -> tuple[Tensor, Co
     def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> MiniBatch:
         X, y, group = (part.to(device) for part in batch)
         outputs = model(X)
-        return MiniBatch(binary_cross_entropy_with_logits(outputs, y, reduction="none"), group, y, outputs)
+        return MiniBatch(
+            binary_cross_entropy_with_logits(outputs, y, reduction="none"), group, y, outputs
+        )
 
     for i, batch in enumerate(data):
         with torch.no_grad():
@@ -77,7 +88,9 @@ def trained(device: str, method: Algorithm[Any], limit: Any) -> tuple[Tensor, Co
 
 
 @pytest.mark.parametrize("limit", [PARITY, SEVERAL], ids=["one limit", "several"])
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{type(method).__name__}-{method.draws}")
+@pytest.mark.parametrize(
+    "method", METHODS, ids=lambda method: f"{type(method).__name__}-{method.draws}"
+)
 def test_a_gpu_takes_the_same_path(method: Algorithm[Any], limit: Any) -> None:
     here, fair, report = trained("cpu", method, limit)
     there, other, seen = trained("cuda", method, limit)
@@ -100,7 +113,9 @@ def test_half_precision_with_a_scaler_trains(method: Algorithm[Any]) -> None:
         with torch.autocast("cuda", dtype=torch.float16):
             outputs = model(X.float())
         fair.backward(
-            binary_cross_entropy_with_logits(outputs.float(), y.float(), reduction="none"), group, scaler=scaler
+            binary_cross_entropy_with_logits(outputs.float(), y.float(), reduction="none"),
+            group,
+            scaler=scaler,
         )
         scaler.step(optimizer)
         scaler.update()

@@ -1,4 +1,5 @@
-"""The KKT report on a problem whose solution and price are known, and the signs of one that has none."""
+"""The KKT report on a problem whose solution and price are known, and the signs of one that has
+none."""
 
 from __future__ import annotations
 
@@ -46,10 +47,12 @@ class Known(NamedTuple):
 
 
 def known() -> Known:
-    """For a price y the Lagrangian's minimizer is weighted least squares; the price is where the bound is met."""
+    """For a price y the Lagrangian's minimizer is weighted least squares; the price is where the
+    bound is met."""
     rng = np.random.default_rng(0)
     A, group = rng.normal(size=(ROWS, 3)), (np.arange(ROWS) % 3 == 0).astype(int)
-    truth = np.where(group[:, None], [1.0, -1.0, 0.5], [-0.5, 1.0, 2.0])  # the groups want different models
+    # the groups want different models
+    truth = np.where(group[:, None], [1.0, -1.0, 0.5], [-0.5, 1.0, 2.0])
     b = (A * truth).sum(1) + 0.3 * rng.normal(size=ROWS)
 
     def solution(y: float) -> np.ndarray:
@@ -80,12 +83,14 @@ def residuals(found: KKT) -> list[float]:
     return [found.stationarity, found.feasibility, found.complementarity, found.sign]
 
 
-# At the solution ------------------------------------------------------------------------------------------------------
+# At the solution ----------------------------------------------------------------------------------
 
 
 def test_the_residuals_vanish_at_the_solution() -> None:
     names = KNOWN.constraint().names
-    found = judged(KNOWN.model(KNOWN.x), KNOWN.data(), multipliers={names[0]: 0.0, names[1]: KNOWN.y})
+    found = judged(
+        KNOWN.model(KNOWN.x), KNOWN.data(), multipliers={names[0]: 0.0, names[1]: KNOWN.y}
+    )
     assert KNOWN.y > 0.1
     assert max(residuals(found)) < 1e-6
     assert found.gradient > 0.1  # the loss alone is not stationary there
@@ -93,7 +98,9 @@ def test_the_residuals_vanish_at_the_solution() -> None:
     assert found.examples == ROWS
     residual = KNOWN.A @ KNOWN.x - KNOWN.b
     assert found.loss == pytest.approx(float((residual**2).mean()))
-    assert found.constraints[names[0]] == pytest.approx(float((residual[KNOWN.group == 0] ** 2).mean()) - 10)
+    assert found.constraints[names[0]] == pytest.approx(
+        float((residual[KNOWN.group == 0] ** 2).mean()) - 10
+    )
 
 
 def test_multipliers_that_fit_are_the_known_ones() -> None:
@@ -121,7 +128,8 @@ def test_the_residuals_do_not_vanish_elsewhere(far: float) -> None:
 
 
 def test_each_residual_says_its_own() -> None:
-    """A wrong price: not stationary; one of a limit that does not bind: not complementary; a negative one: its sign."""
+    """A wrong price: not stationary; one of a limit that does not bind: not complementary; a
+    negative one: its sign."""
     names, at = KNOWN.constraint().names, KNOWN.model(KNOWN.x)
     high = judged(at, KNOWN.data(), multipliers={names[0]: 0.0, names[1]: KNOWN.y + 1})
     assert high.stationarity > 0.01
@@ -130,7 +138,11 @@ def test_each_residual_says_its_own() -> None:
     assert other.complementarity == pytest.approx(abs(other.constraints[names[0]]))
     below = judged(at, KNOWN.data(), multipliers=torch.tensor([-0.25, KNOWN.y], dtype=F64))
     assert below.sign == 0.25
-    alone = judged(KNOWN.model(np.linalg.lstsq(KNOWN.A, KNOWN.b, rcond=None)[0]), KNOWN.data(), multipliers=dict.fromkeys(names, 0.0))  # noqa: E501  # fmt: skip
+    alone = judged(
+        KNOWN.model(np.linalg.lstsq(KNOWN.A, KNOWN.b, rcond=None)[0]),
+        KNOWN.data(),
+        multipliers=dict.fromkeys(names, 0.0),
+    )
     assert alone.stationarity < 1e-6
     assert alone.feasibility == pytest.approx(alone.constraints[names[1]])
     assert alone.feasibility > 0.1
@@ -138,24 +150,35 @@ def test_each_residual_says_its_own() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 32, ROWS])
 def test_the_size_of_batches_does_not_matter(size: int) -> None:
-    """Sums and counts are added up: batches that lack a group, and a short last one, are as good as one of all."""
+    """Sums and counts are added up: batches that lack a group, and a short last one, are as good as
+    one of all."""
     model = KNOWN.model(KNOWN.x + 0.1)
     whole = judged(model, KNOWN.data())
     order = torch.as_tensor(KNOWN.group.argsort(kind="stable"))
     table = TensorDataset(*(part[order] for part in KNOWN.data()[0]))
     found = judged(model, DataLoader(table, batch_size=size))
-    for name in ("loss", "stationarity", "gradient", "feasibility", "complementarity", "sign", "examples"):
+    for name in (
+        "loss",
+        "stationarity",
+        "gradient",
+        "feasibility",
+        "complementarity",
+        "sign",
+        "examples",
+    ):
         assert getattr(found, name) == pytest.approx(getattr(whole, name), abs=1e-12)
     assert found.multipliers == pytest.approx(whole.multipliers, abs=1e-9)
 
 
-@pytest.mark.parametrize("method", [DescentAscent(tau=0.05, eta=0.1), SSLALM(samples=1, tau=0.05, rho=1.0, eta=0.2)])
+@pytest.mark.parametrize(
+    "method", [DescentAscent(tau=0.05, eta=0.1), SSLALM(samples=1, tau=0.05, rho=1.0, eta=0.2)]
+)
 def test_a_loop_arrives_and_its_report_says_so(method: Algorithm[Any]) -> None:
     """On whole batches the method's own multipliers become the known ones."""
     model = KNOWN.model(np.zeros(3))
     fair = Constrained(model, KNOWN.constraint(), method)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    (X, b, group) = KNOWN.data()[0]
+    X, b, group = KNOWN.data()[0]
 
     def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> MiniBatch:
         return MiniBatch((model(batch[0])[:, 0] - batch[1]).square(), batch[2])
@@ -175,7 +198,7 @@ def test_a_loop_arrives_and_its_report_says_so(method: Algorithm[Any]) -> None:
     assert not found.fitted
 
 
-# What a report leaves alone -------------------------------------------------------------------------------------------
+# What a report leaves alone -----------------------------------------------------------------------
 
 WHO = people()
 
@@ -185,7 +208,9 @@ class Halves(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 1))
+        self.body = nn.Sequential(
+            nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 1)
+        )
         self.frozen = nn.Dropout(0.5).eval()
 
     def forward(self, X: Tensor) -> Tensor:
@@ -201,11 +226,18 @@ def test_modes_buffers_and_gradients_are_as_they_were() -> None:
     buffers = [b.clone() for b in model.buffers()]
     modes = [module.training for module in model.modules()]
     batches = [torch.arange(120)]
-    first = report_kkt(model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers))
-    second = report_kkt(model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers))
+    first = report_kkt(
+        model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers)
+    )
+    second = report_kkt(
+        model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers)
+    )
     assert first == second  # no dropout
     assert [module.training for module in model.modules()] == modes
-    assert all(p.grad is grad and (grad == 2).all() for p, grad in zip(model.parameters(), held, strict=True))
+    assert all(
+        p.grad is grad and (grad == 2).all()
+        for p, grad in zip(model.parameters(), held, strict=True)
+    )
     assert all(torch.equal(a, b) for a, b in zip(buffers, model.buffers(), strict=True))
 
 
@@ -213,7 +245,10 @@ def test_modes_are_restored_after_an_error() -> None:
     model = Halves().double()
     with pytest.raises(ValueError, match="needs outputs"):
         report_kkt(
-            model, constraints.demographic_parity(3, bound=0.1), [0], lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race)
+            model,
+            constraints.demographic_parity(3, bound=0.1),
+            [0],
+            lambda _: MiniBatch(model(WHO.X)[:, 0], WHO.race),
         )
     assert model.body.training
     assert not model.frozen.training
@@ -223,45 +258,82 @@ def test_the_true_rate_stands_beside_its_stand_in() -> None:
     """What is trained is soft; what people see is counted."""
     model = network()
     limit = constraints.minimum_rate(0.9, groups=["A", "B", "C"], label=1, by="race")
-    found = report_kkt(model, limit, [torch.arange(50), torch.arange(50, 120)], lambda own: rows_of(model, WHO, own))
+    found = report_kkt(
+        model,
+        limit,
+        [torch.arange(50), torch.arange(50, 120)],
+        lambda own: rows_of(model, WHO, own),
+    )
     with torch.no_grad():
         outputs = model(WHO.X)[:, 0]
     for race, name in enumerate(limit.names):
         chosen = (WHO.race == race) & (WHO.y == 1)
-        assert found.exact[name] == pytest.approx(0.9 - float((outputs[chosen] > 0).double().mean()))
-        assert found.constraints[name] == pytest.approx(0.9 - float(outputs[chosen].sigmoid().mean()))
+        assert found.exact[name] == pytest.approx(
+            0.9 - float((outputs[chosen] > 0).double().mean())
+        )
+        assert found.constraints[name] == pytest.approx(
+            0.9 - float(outputs[chosen].sigmoid().mean())
+        )
         assert abs(found.exact[name] - found.constraints[name]) > 1e-3
-    losses = report_kkt(model, three_constraints()["race"], [torch.arange(120)], lambda own: rows_of(model, WHO, own))
+    losses = report_kkt(
+        model,
+        three_constraints()["race"],
+        [torch.arange(120)],
+        lambda own: rows_of(model, WHO, own),
+    )
     assert losses.exact == losses.constraints
 
 
-# How it reads ---------------------------------------------------------------------------------------------------------
+# How it reads -------------------------------------------------------------------------------------
 
 
 def test_the_table_is_80_columns_wide() -> None:
     """Long names, broken limits, a warning and fitted multipliers included."""
     model = network()
-    names = ["people of a group with a rather long name", "others of a group with a long name", "the rest of them all"]
+    names = [
+        "people of a group with a rather long name",
+        "others of a group with a long name",
+        "the rest of them all",
+    ]
     limit = {"a limit of this name": constraints.equal_opportunity(names, bound=0.0, by="race")}
-    sign = "the multipliers still grow, from a norm of 1.23e+05 at step 100000 to 2.46e+05 at step 200000: " * 2
-    found = report_kkt(model, limit, [torch.arange(120)], lambda own: rows_of(model, WHO, own), warning=sign)
+    sign = (
+        "the multipliers still grow, from a norm of 1.23e+05 at step 100000 to 2.46e+05 at step"
+        " 200000: " * 2
+    )
+    found = report_kkt(
+        model, limit, [torch.arange(120)], lambda own: rows_of(model, WHO, own), warning=sign
+    )
     lines = str(found).splitlines()
     assert max(len(line) for line in lines) <= 80
     text = " ".join(str(found).split())
-    for part in ("violated", "exact c", "stationarity", "complementarity", "those that fit best", "warning: the mult"):
+    for part in (
+        "violated",
+        "exact c",
+        "stationarity",
+        "complementarity",
+        "those that fit best",
+        "warning: the mult",
+    ):
         assert part in text
 
 
 def test_the_table_says_what_was_found() -> None:
     names = KNOWN.constraint().names
-    text = str(judged(KNOWN.model(KNOWN.x + 0.3), KNOWN.data(), multipliers={names[0]: 0.0, names[1]: 0.125}))
+    text = str(
+        judged(
+            KNOWN.model(KNOWN.x + 0.3), KNOWN.data(), multipliers={names[0]: 0.0, names[1]: 0.125}
+        )
+    )
     assert f"over {ROWS} examples" in text
-    assert next(line for line in text.splitlines() if line.startswith(names[1])).split()[-2:] == ["0.1250", "violated"]
+    assert next(line for line in text.splitlines() if line.startswith(names[1])).split()[-2:] == [
+        "0.1250",
+        "violated",
+    ]
     assert "fit best" not in text
     assert "warning" not in text
 
 
-# Problems without a solution ------------------------------------------------------------------------------------------
+# Problems without a solution ----------------------------------------------------------------------
 
 
 def trained(method: Algorithm[Any], bound: float, steps: int = 60) -> KKT:
@@ -283,7 +355,8 @@ def test_multipliers_that_grow_are_a_warning() -> None:
         found = trained(method, 0.01)
         assert sign in str(found.warning)
         assert "warning: " in str(found)
-        assert found.fitted == isinstance(method, SwitchingSubgradient)  # it has no multipliers of its own
+        # it has no multipliers of its own
+        assert found.fitted == isinstance(method, SwitchingSubgradient)
 
 
 FEASIBLE = [DescentAscent(eta=0.2), SSLALM(samples=1), SwitchingSubgradient(), Penalty()]
@@ -294,12 +367,14 @@ def test_a_feasible_problem_has_no_warning(method: Algorithm[Any]) -> None:
     assert trained(method, 5.0).warning is None
 
 
-# What is refused ------------------------------------------------------------------------------------------------------
+# What is refused ----------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_judged_is_a_sentence() -> None:
     model, names = KNOWN.model(KNOWN.x), KNOWN.constraint().names
-    with pytest.raises(ValueError, match="read twice, and this is an iterator; give a list or a DataLoader"):
+    with pytest.raises(
+        ValueError, match="read twice, and this is an iterator; give a list or a DataLoader"
+    ):
         judged(model, iter(KNOWN.data()))
     with pytest.raises(ValueError, match="there are no batches to report on"):
         judged(model, [])
@@ -311,7 +386,12 @@ def test_what_cannot_be_judged_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="groups must be 0 to 1"):
         judged(model, [(X, b, group + 1)])
     with pytest.raises(ValueError, match="reduction='none'"):
-        report_kkt(model, KNOWN.constraint(), KNOWN.data(), lambda batch: MiniBatch(model(batch[0]).mean(), batch[2]))
+        report_kkt(
+            model,
+            KNOWN.constraint(),
+            KNOWN.data(),
+            lambda batch: MiniBatch(model(batch[0]).mean(), batch[2]),
+        )
     fair = Constrained([*model.parameters()], KNOWN.constraint(), DescentAscent())
     with pytest.raises(TypeError, match="a report needs the model itself"):
         fair.report(KNOWN.data(), lambda batch: MiniBatch(model(batch[0])[:, 0], batch[2]))

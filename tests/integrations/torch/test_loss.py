@@ -1,4 +1,5 @@
-"""`fair.loss`: a scalar that any trainer passes backward, and a state that moves with the optimizer's steps."""
+"""`fair.loss`: a scalar that any trainer passes backward, and a state that moves with the
+optimizer's steps."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ from typing import Any
 
 import pytest
 import torch
-from loops import LR, flat, knowledge, network, numbers_for, people, rows_of, same, three_constraints
+from loops import (
+    LR,
+    flat,
+    knowledge,
+    network,
+    numbers_for,
+    people,
+    rows_of,
+    same,
+    three_constraints,
+)
 from torch import Tensor, nn
 
 from fairbound import (
@@ -69,7 +80,9 @@ class Loop:
         return [flat(self.model), *knowledge(self.fair)]
 
 
-def with_backward(method: Algorithm[Any], optimizer: str = "SGD", steps: int = STEPS) -> list[Tensor]:
+def with_backward(
+    method: Algorithm[Any], optimizer: str = "SGD", steps: int = STEPS
+) -> list[Tensor]:
     loop = Loop(method, optimizer)
     for k in range(steps):
         loop.optimizer.zero_grad()
@@ -86,7 +99,9 @@ def test_it_equals_backward_bit_for_bit(method: Algorithm[Any], optimizer: str) 
         loop.step(k)
         assert loop.fair.steps == k + 1
     assert same(loop.knows(), with_backward(method, optimizer))
-    assert isinstance(method, DescentAscent) == any(value > 0.01 for value in loop.fair.multipliers.values())
+    assert isinstance(method, DescentAscent) == any(
+        value > 0.01 for value in loop.fair.multipliers.values()
+    )
 
 
 def test_every_kind_of_constraint_equals_backward() -> None:
@@ -114,7 +129,13 @@ def test_every_kind_of_constraint_equals_backward() -> None:
             optimizer.step()
         ends.append([flat(model), *knowledge(fair)])
     assert same(*ends)
-    assert min(max(v for name, v in fair.multipliers.items() if name.startswith(kind)) for kind in kinds) > 0
+    assert (
+        min(
+            max(v for name, v in fair.multipliers.items() if name.startswith(kind))
+            for kind in kinds
+        )
+        > 0
+    )
 
 
 def test_its_value_is_the_mean_loss_of_the_objective() -> None:
@@ -124,7 +145,9 @@ def test_its_value_is_the_mean_loss_of_the_objective() -> None:
     assert torch.equal(loop.fair.loss(rows), rows.losses.detach().mean())
     weight, some = torch.rand(24, dtype=torch.float64), torch.arange(24) < 9
     value = loop.fair.loss(rows._replace(weight=weight, objective=some))
-    assert value.item() == pytest.approx(((weight * rows.losses)[some].sum() / weight[some].sum()).item())
+    assert value.item() == pytest.approx(
+        ((weight * rows.losses)[some].sum() / weight[some].sum()).item()
+    )
 
 
 def of_sexes(model: nn.Module, numbers: Tensor) -> MiniBatch:
@@ -133,7 +156,8 @@ def of_sexes(model: nn.Module, numbers: Tensor) -> MiniBatch:
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_a_window_of_two_mini_batches_moves_the_state_once(set_to_none: bool) -> None:
-    """Of equally many examples of every group it is one step over all of them, as `accumulate` makes it."""
+    """Of equally many examples of every group it is one step over all of them, as `accumulate`
+    makes it."""
     parity = constraints.pairwise_loss_parity(["f", "m"], bound=0.01)
     pools = [(WHO.sex == sex).nonzero().flatten() for sex in (0, 1)]
     ends = []
@@ -142,7 +166,10 @@ def test_a_window_of_two_mini_batches_moves_the_state_once(set_to_none: bool) ->
         fair = Constrained(model, parity, DescentAscent(eta=0.3))
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         for k in range(0, 12, 2):
-            parts = [torch.cat([pool[torch.arange(8) + 4 * k + 2 * i] for pool in pools]) % 120 for i in (0, 1)]
+            parts = [
+                torch.cat([pool[torch.arange(8) + 4 * k + 2 * i] for pool in pools]) % 120
+                for i in (0, 1)
+            ]
             batches = [partial(of_sexes, model, numbers) for numbers in parts]
             if accumulates:
                 for batch in batches:
@@ -185,10 +212,12 @@ def test_a_backward_pass_in_evaluation_mode_is_refused() -> None:
         loop.fair.loss(loop.rows(0)).backward()
 
 
-# Skipped steps --------------------------------------------------------------------------------------------------------
+# Skipped steps ------------------------------------------------------------------------------------
 
 
-def scaled_step(loop: Loop, scaler: torch.amp.GradScaler, k: int, spoil: float = 1.0, set_to_none: bool = True) -> None:
+def scaled_step(
+    loop: Loop, scaler: torch.amp.GradScaler, k: int, spoil: float = 1.0, set_to_none: bool = True
+) -> None:
     """Mixed precision's own order; Lightning's: the loss comes before zero_grad."""
     value = scaler.scale(loop.fair.loss(loop.rows(k)))
     loop.optimizer.zero_grad(set_to_none=set_to_none)
@@ -212,7 +241,9 @@ def test_a_step_that_a_scaler_skips_is_dropped(method: Algorithm[Any], set_to_no
 
 
 def nan_loss(rows: MiniBatch) -> MiniBatch:
-    return rows._replace(losses=torch.where(torch.arange(24) == 0, rows.losses * torch.nan, rows.losses))
+    return rows._replace(
+        losses=torch.where(torch.arange(24) == 0, rows.losses * torch.nan, rows.losses)
+    )
 
 
 @each_method
@@ -249,7 +280,7 @@ def test_a_scaler_skips_the_step_of_a_loss_that_is_not_finite() -> None:
     assert same(before, loop.knows())
 
 
-# Optimizers -----------------------------------------------------------------------------------------------------------
+# Optimizers ---------------------------------------------------------------------------------------
 
 
 def test_only_an_optimizer_of_the_model_moves_the_state() -> None:
@@ -266,7 +297,10 @@ def test_only_an_optimizer_of_the_model_moves_the_state() -> None:
 
 def test_two_optimizers_of_one_model_are_one_step() -> None:
     loop = Loop(DescentAscent())
-    halves = [torch.optim.SGD([p for p in loop.model.parameters() if (p.ndim > 1) == wide], lr=LR) for wide in (0, 1)]
+    halves = [
+        torch.optim.SGD([p for p in loop.model.parameters() if (p.ndim > 1) == wide], lr=LR)
+        for wide in (0, 1)
+    ]
     loop.fair.loss(loop.rows(0)).backward()
     for half in halves:
         half.step()
@@ -321,16 +355,24 @@ def test_an_optimizer_step_that_never_comes_is_warned_of() -> None:
         warnings.simplefilter("error")
         for _ in range(DROPPED_IN_A_ROW):
             window()
-    with pytest.warns(UserWarning, match="multipliers do not move; build Constrained with the parameters"):
+    with pytest.warns(
+        UserWarning, match="multipliers do not move; build Constrained with the parameters"
+    ):
         window()
 
 
 @pytest.mark.parametrize(
     "device",
-    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))],
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+        ),
+    ],
 )
 def test_a_model_that_is_moved_after_it_was_given(device: str) -> None:
-    """As trainers do; its state may have been loaded before. The fused optimizer skips its first steps itself."""
+    """As trainers do; its state may have been loaded before. The fused optimizer skips its first
+    steps itself."""
     model = network(dtype=torch.float32)
     fair = Constrained(model, {"norm": constraints.weight_norm(0.1), "race": RACE}, DescentAscent())
     X, groups = WHO.X.float(), WHO.race
@@ -352,16 +394,31 @@ def test_a_model_that_is_moved_after_it_was_given(device: str) -> None:
     assert max(fair.multipliers.values()) > 0
 
 
-# Wrong use ------------------------------------------------------------------------------------------------------------
+# Wrong use ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (SSLALM(samples=1), r"SSLALM adds a vector to the gradient.*fair.backward\(losses, groups\).*SSLALM\(mu=0.0\)"),
-        (StochasticGhost(), r"of StochasticGhost is not the gradient of a loss; use fair.backward\(.*or DescentAscent"),
+        (
+            SSLALM(samples=1),
+            (
+                r"SSLALM adds a vector to the gradient.*fair.backward\(losses,"
+                r" groups\).*SSLALM\(mu=0.0\)"
+            ),
+        ),
+        (
+            StochasticGhost(),
+            (
+                r"of StochasticGhost is not the gradient of a loss; use fair.backward\(.*or"
+                r" DescentAscent"
+            ),
+        ),
         (SwitchingSubgradient(), "of SwitchingSubgradient is not the gradient of a loss"),
-        (DescentAscent(second=True), r"needs 2 independent mini-batches.*fair.backward\(losses, groups, extra_batches"),
+        (
+            DescentAscent(second=True),
+            r"needs 2 independent mini-batches.*fair.backward\(losses, groups, extra_batches",
+        ),
     ],
 )
 def test_a_method_that_no_loss_can_express_is_refused(method: Algorithm[Any], message: str) -> None:

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import Constrained, constraints
-from fairbound.algorithms import SSLALM, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import (
+    SSLALM,
+    DescentAscent,
+    Penalty,
+    StochasticGhost,
+    SwitchingSubgradient,
+)
 from fairbound.constraints import Constraint, cells
 from fairbound.core import Algorithm
 
@@ -23,8 +29,11 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
 
 
-def batches(count: int, groups: int = GROUPS, size: int = 24) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Inputs, labels and groups; a mini-batch shows about two fifths of the groups, and some examples have none."""
+def batches(
+    count: int, groups: int = GROUPS, size: int = 24
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Inputs, labels and groups; a mini-batch shows about two fifths of the groups, and some
+    examples have none."""
     generator = torch.Generator().manual_seed(1)
     made = []
     for _ in range(count):
@@ -38,7 +47,9 @@ def losses_of(model: nn.Module, X: Tensor, y: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
 
 
-def trained(method: Algorithm[Any], constraint: Constraint, **settings: Any) -> tuple[Constrained, nn.Module]:
+def trained(
+    method: Algorithm[Any], constraint: Constraint, **settings: Any
+) -> tuple[Constrained, nn.Module]:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     fair = Constrained(model, constraint, method, **settings)
@@ -56,7 +67,9 @@ METHODS: dict[str, Algorithm[Any]] = {
 }
 MADE: dict[str, Callable[[], Constraint]] = {
     "each": lambda: constraints.bounded_group_loss(GROUPS, bound=0.5),
-    "each, own bounds": lambda: constraints.bounded_group_loss(GROUPS, bound=[0.4 + k / 200 for k in range(GROUPS)]),
+    "each, own bounds": lambda: constraints.bounded_group_loss(
+        GROUPS, bound=[0.4 + k / 200 for k in range(GROUPS)]
+    ),
     "against the mean": lambda: constraints.loss_parity(GROUPS, bound=0.1),
     "shares": lambda: constraints.loss_parity(
         GROUPS, bound=0.1, contrast=constraints.against_pooled([k / 1225 for k in range(GROUPS)])
@@ -70,7 +83,9 @@ MADE: dict[str, Callable[[], Constraint]] = {
 
 @pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("name", METHODS)
-def test_gathered_rows_equal_the_dense_form(name: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathered_rows_equal_the_dense_form(
+    name: str, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dense, plain = trained(METHODS[name], MADE[made]())
     monkeypatch.setattr(cells, "MANY", 10)
     gathered, model = trained(METHODS[name], MADE[made]())
@@ -102,7 +117,9 @@ def test_losses_that_a_trainer_passes_backward(made: str, monkeypatch: pytest.Mo
         assert (fair.steps, fair._steps.gathered) == (12, many == 10)
         weights = torch.cat([p.detach().flatten() for p in model.parameters()])
         ends.append((weights, torch.tensor([*fair.multipliers.values()]), fair.log_values()))
-    assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(ends[0][:2], ends[1][:2], strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-9) for a, b in zip(ends[0][:2], ends[1][:2], strict=True)
+    )
     assert ends[0][2] == pytest.approx(ends[1][2])
     assert ends[0][1].max() > 0.01
 
@@ -111,14 +128,15 @@ def test_losses_of_a_trainer_are_not_accumulated(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cells, "MANY", 10)
     model = network()
     fair = Constrained(model, MADE["each"](), DescentAscent(eta=0.3))
-    (first, second) = batches(2)
+    first, second = batches(2)
     fair.loss(losses_of(model, *first[:2]), first[2]).backward()
     with pytest.raises(ValueError, match="let every backward pass have its step"):
         fair.loss(losses_of(model, *second[:2]), second[2]).backward()
 
 
 def test_very_many_groups_beside_other_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two columns of many groups, one of few, the weights, and a value that is there at every third step."""
+    """Two columns of many groups, one of few, the weights, and a value that is there at every third
+    step."""
     found = []
     for many in (10**9, 10):
         monkeypatch.setattr(cells, "MANY", many)
@@ -136,7 +154,9 @@ def test_very_many_groups_beside_other_constraints(monkeypatch: pytest.MonkeyPat
             race, job = (torch.randint(n, (len(X),), generator=generator) for n in (3, 40))
             optimizer.zero_grad()
             values = {"value": model[2].bias.sum() - 0.1} if k % 3 == 0 else None  # type: ignore[index]
-            fair.backward(losses_of(model, X, y), {"city": city, "race": race, "job": job}, values=values)
+            fair.backward(
+                losses_of(model, X, y), {"city": city, "race": race, "job": job}, values=values
+            )
             optimizer.step()
         found.append((fair._steps.gathered, fair.multipliers, fair.ages))
     assert [gathered for gathered, _, _ in found] == [False, True]
@@ -147,7 +167,9 @@ def test_very_many_groups_beside_other_constraints(monkeypatch: pytest.MonkeyPat
 
 def test_a_step_touches_the_groups_of_its_batch_alone() -> None:
     model = network()
-    fair = Constrained(model, constraints.bounded_group_loss(1_000_000, bound=0.1), DescentAscent(eta=0.5))
+    fair = Constrained(
+        model, constraints.bounded_group_loss(1_000_000, bound=0.1), DescentAscent(eta=0.5)
+    )
     X, y, _ = batches(1)[0]
     groups = torch.arange(24) * 41_000
     info = fair.backward(losses_of(model, X, y), groups)
@@ -167,7 +189,8 @@ def test_a_step_touches_the_groups_of_its_batch_alone() -> None:
 def test_every_example_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Feasible learning: with the example's number as its group every loss is bounded.
 
-    A line through points of which two are far off: the least squares leave those at squared errors above the bound.
+    A line through points of which two are far off: the least squares leave those at squared errors
+    above the bound.
     """
     monkeypatch.setattr(cells, "MANY", 10)
     x = torch.linspace(-1, 1, 40, dtype=torch.float64)
@@ -177,7 +200,9 @@ def test_every_example_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for bound in (10.0, 0.4):
         model = nn.Linear(2, 1, bias=False).double()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        fair = Constrained(model, constraints.bounded_group_loss(40, bound=bound), DescentAscent(eta=0.02))
+        fair = Constrained(
+            model, constraints.bounded_group_loss(40, bound=bound), DescentAscent(eta=0.02)
+        )
         generator = torch.Generator().manual_seed(2)
         for _ in range(4000):
             some = torch.randperm(40, generator=generator)[:16]
@@ -220,15 +245,21 @@ def test_a_saved_state_of_another_number_of_groups_is_refused() -> None:
         other.load_state_dict(fair.state_dict())
 
 
-@pytest.mark.parametrize("method", [SwitchingSubgradient(), StochasticGhost(), SSLALM(), DescentAscent(second=True)])
+@pytest.mark.parametrize(
+    "method", [SwitchingSubgradient(), StochasticGhost(), SSLALM(), DescentAscent(second=True)]
+)
 def test_methods_that_treat_all_together_refuse_very_many(method: Algorithm[Any]) -> None:
-    with pytest.raises(ValueError, match=r"treats all constraints .* 20000; use a method that treats each alone"):
+    with pytest.raises(
+        ValueError, match=r"treats all constraints .* 20000; use a method that treats each alone"
+    ):
         Constrained(network(), constraints.bounded_group_loss(20_000, bound=0.1), method)
 
 
 def test_pairs_of_very_many_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="there are 39800"):
-        Constrained(network(), constraints.pairwise_loss_parity(200, bound=0.1), SwitchingSubgradient())
+        Constrained(
+            network(), constraints.pairwise_loss_parity(200, bound=0.1), SwitchingSubgradient()
+        )
 
 
 def test_an_unknown_group_is_told() -> None:
@@ -236,5 +267,8 @@ def test_an_unknown_group_is_told() -> None:
     fair = Constrained(model, constraints.bounded_group_loss(2000, bound=0.1), DescentAscent())
     X, y, groups = batches(1)[0]
     fair.backward(losses_of(model, X, y), groups)
-    with pytest.warns(RuntimeWarning, match="skipped"), pytest.raises(ValueError, match="groups must be 0 to 1999"):
+    with (
+        pytest.warns(RuntimeWarning, match="skipped"),
+        pytest.raises(ValueError, match="groups must be 0 to 1999"),
+    ):
         fair.backward(losses_of(model, X, y), groups.clamp(min=0) + 1990)

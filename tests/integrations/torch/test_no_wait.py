@@ -1,4 +1,5 @@
-"""A multiplier method's step need not wait for a GPU; what it decides there is what it decides by looking, on a CPU."""
+"""A multiplier method's step need not wait for a GPU; what it decides there is what it decides by
+looking, on a CPU."""
 
 from __future__ import annotations
 
@@ -13,14 +14,20 @@ from torch import Tensor
 
 from fairbound import Constrained, MultiplierMethod
 
-MULTIPLIERS = {name: method for name, method in METHODS.items() if isinstance(method, MultiplierMethod)}
+MULTIPLIERS = {
+    name: method for name, method in METHODS.items() if isinstance(method, MultiplierMethod)
+}
 ONE_LOSS = {name: m for name, m in MULTIPLIERS.items() if m.smoothing is None and m.draws == 1}
 WHO = people(240)
 STEPS, NAN = 24, 9
 
 
 def trained(
-    method: MultiplierMethod[Any], *, loss: bool = False, device: str = "cpu", look: bool | None = None
+    method: MultiplierMethod[Any],
+    *,
+    loss: bool = False,
+    device: str = "cpu",
+    look: bool | None = None,
 ) -> tuple[Tensor, Constrained]:
     """After some steps; mini-batches lack a race at times, and one is NaN."""
     model, who = network().to(device), type(WHO)(*(part.to(device) for part in WHO))
@@ -64,7 +71,11 @@ def test_without_looking_the_steps_are_the_same(name: str, loss: bool) -> None:
     assert unseen.observed == fair.observed
     again = Constrained(network(), three_constraints(), method)
     again.load_state_dict(unseen.state_dict())
-    assert (again.steps, again.skipped, again.multipliers) == (unseen.steps, unseen.skipped, unseen.multipliers)
+    assert (again.steps, again.skipped, again.multipliers) == (
+        unseen.steps,
+        unseen.skipped,
+        unseen.multipliers,
+    )
 
 
 @pytest.mark.parametrize("loss", [False, True], ids=["backward", "loss"])
@@ -82,7 +93,10 @@ def test_a_step_does_not_wait_for_the_gpu(name: str, loss: bool) -> None:
 
     def step() -> None:
         optimizer.zero_grad()
-        batch, extra = rows_of(model, who, numbers), [rows_of(model, who, numbers)] * (method.draws - 1)
+        batch, extra = (
+            rows_of(model, who, numbers),
+            [rows_of(model, who, numbers)] * (method.draws - 1),
+        )
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode(mode)
         try:

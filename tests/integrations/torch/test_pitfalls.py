@@ -31,7 +31,10 @@ accumulating = pytest.mark.parametrize("method", MULTIPLIERS.values(), ids=MULTI
 
 def rows_of_people() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(16, 5, generator=generator), (torch.rand(16, generator=generator) < 0.5).float()
+    return (
+        torch.randn(16, 5, generator=generator),
+        (torch.rand(16, generator=generator) < 0.5).float(),
+    )
 
 
 def network() -> nn.Module:
@@ -45,7 +48,9 @@ def losses_of(model: nn.Module) -> Tensor:
     return binary_cross_entropy_with_logits(model(X).reshape(-1), y, reduction="none")
 
 
-@pytest.mark.parametrize("method", [SSLALM(samples=1), SwitchingSubgradient()], ids=["SSLALM", "Switching"])
+@pytest.mark.parametrize(
+    "method", [SSLALM(samples=1), SwitchingSubgradient()], ids=["SSLALM", "Switching"]
+)
 def test_a_model_with_one_parameter_has_a_state_of_its_own(method: Algorithm[Any]) -> None:
     model = nn.Linear(5, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -64,7 +69,9 @@ def test_a_model_with_one_parameter_has_a_state_of_its_own(method: Algorithm[Any
 
 
 @accumulating
-def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(method: Algorithm[Any]) -> None:
+def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(
+    method: Algorithm[Any],
+) -> None:
     model = network()
     fair = Constrained(model, PARITY, method)
     for _ in range(2):
@@ -87,11 +94,15 @@ def test_what_is_given_beside_rows_is_not_dropped() -> None:
 
 def test_a_limit_that_no_row_is_about_is_told_of() -> None:
     model = network()
-    fair = Constrained(model, constraints.minimum_rate(0.8, groups=2, group=1, label=7), DescentAscent())
+    fair = Constrained(
+        model, constraints.minimum_rate(0.8, groups=2, group=1, label=7), DescentAscent()
+    )
     X, y = rows_of_people()
     for _ in range(49):
         fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
-    with pytest.warns(UserWarning, match=r"none of 50 mini-batches .* that 'rate of 1, y=7 >= 0.8' is about"):
+    with pytest.warns(
+        UserWarning, match=r"none of 50 mini-batches .* that 'rate of 1, y=7 >= 0.8' is about"
+    ):
         seen = fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
     assert seen.c.isnan().all()
 
@@ -133,12 +144,15 @@ def test_a_scaler_takes_a_step_that_was_left_out(method: Algorithm[Any]) -> None
 
 
 @both
-def test_a_scaler_that_is_switched_off_hides_no_gradient_that_is_not_finite(method: Algorithm[Any]) -> None:
+def test_a_scaler_that_is_switched_off_hides_no_gradient_that_is_not_finite(
+    method: Algorithm[Any],
+) -> None:
     model = nn.Linear(5, 1)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     fair, scaler = Constrained(model, PARITY, method), torch.amp.GradScaler("cpu", enabled=False)
-    losses = model(rows_of_people()[0]).reshape(-1).square().sqrt()  # finite, with a slope of 0 / 0 at 0
+    # finite, with a slope of 0 / 0 at 0
+    losses = model(rows_of_people()[0]).reshape(-1).square().sqrt()
     with pytest.warns(RuntimeWarning, match="skipped"):
         seen = fair.backward(losses, GROUP, scaler=scaler)
     assert seen.skipped
@@ -173,7 +187,9 @@ def test_weights_in_another_precision_autocast_and_sparse_gradients(method: Algo
     for _ in range(2):
         model.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            losses = binary_cross_entropy_with_logits(model(torch.arange(16) % 4).float(), y, reduction="none")
+            losses = binary_cross_entropy_with_logits(
+                model(torch.arange(16) % 4).float(), y, reduction="none"
+            )
             seen = fair.backward(losses, GROUP, weight=torch.ones(16, dtype=torch.float64))
         assert (seen.skipped, seen.c.dtype) == (False, torch.float64)
     assert model.table.weight.grad is not None
@@ -200,7 +216,9 @@ def test_misuses_are_sentences() -> None:
     with pytest.raises(ValueError, match="no groups"):
         constraints.loss_parity(0, bound=0.1)
     with pytest.raises(ValueError, match="weights must be >= 0"):
-        Constrained(model, PARITY, DescentAscent()).backward(losses_of(model), GROUP, weight=-torch.ones(16))
+        Constrained(model, PARITY, DescentAscent()).backward(
+            losses_of(model), GROUP, weight=-torch.ones(16)
+        )
 
 
 class Decaying(WholeVectors):
@@ -214,7 +232,9 @@ class Decaying(WholeVectors):
 def test_what_a_general_method_adds_to_its_gradient_is_written() -> None:
     plain, decaying = network(), network()
     Constrained(plain, PARITY, DescentAscent(tau=0.1)).backward(losses_of(plain), GROUP)
-    Constrained(decaying, PARITY, Decaying(inside=DescentAscent(tau=0.1))).backward(losses_of(decaying), GROUP)
+    Constrained(decaying, PARITY, Decaying(inside=DescentAscent(tau=0.1))).backward(
+        losses_of(decaying), GROUP
+    )
     for p, q in zip(plain.parameters(), decaying.parameters(), strict=True):
         assert p.grad is not None
         assert torch.allclose(q.grad, p.grad + 0.1 * p)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""`fair.plot()` draws what the loop went through: the loss, every constraint with its bound, and the forces."""
+"""`fair.plot()` draws what the loop went through: the loss, every constraint with its bound, and
+the forces."""
 
 from __future__ import annotations
 
@@ -27,20 +28,30 @@ def trained(steps: int, groups: int = 2, method: MultiplierMethod | None = None)
 def test_the_last_point_is_what_the_loop_logs() -> None:
     fair = trained(60)
     loss, c, force = fair.plot().axes
-    assert [len(axis.lines) for axis in (loss, c, force)] == [1, 3, 2]  # the bound is a line of its own
+    # the bound is a line of its own
+    assert [len(axis.lines) for axis in (loss, c, force)] == [1, 3, 2]
     assert set(c.lines[-1].get_ydata()) == {0.0}
     logged = fair.log_values()
     for axis, kind in ((c, "constraint"), (force, "force")):
         for line, name in zip(axis.lines, fair.names, strict=False):
-            assert (line.get_label(), line.get_xdata()[-1]) == (name, 59 + (line.get_xdata()[0] == 1))
+            assert (line.get_label(), line.get_xdata()[-1]) == (
+                name,
+                59 + (line.get_xdata()[0] == 1),
+            )
             assert line.get_ydata()[-1] == pytest.approx(logged[f"{kind}/{name}"], abs=1e-5)
 
 
 def test_a_method_without_forces_shows_multipliers_and_many_constraints_their_largest() -> None:
     few, many = trained(60, method=DescentAscent()), trained(60, groups=30)
-    assert [axis.get_ylabel().split(",")[0] for axis in few.plot().axes] == ["loss", "constraint", "multiplier"]
+    assert [axis.get_ylabel().split(",")[0] for axis in few.plot().axes] == [
+        "loss",
+        "constraint",
+        "multiplier",
+    ]
     largest = many.plot().axes[1].lines[0]
-    assert largest.get_ydata()[-1] == pytest.approx(many.log_values()["constraint/largest"], rel=1e-4)
+    assert largest.get_ydata()[-1] == pytest.approx(
+        many.log_values()["constraint/largest"], rel=1e-4
+    )
 
 
 def test_many_steps_are_thinned_and_none_is_an_error() -> None:

@@ -1,4 +1,5 @@
-"""Mistakes in a loop that used to pass in silence: each is a sentence with the remedy, or a warning."""
+"""Mistakes in a loop that used to pass in silence: each is a sentence with the remedy, or a
+warning."""
 
 from __future__ import annotations
 
@@ -24,30 +25,37 @@ def loop(limit: Any = PARITY) -> tuple[nn.Module, Constrained]:
     return model, fair
 
 
-# What is handed over with a mini-batch --------------------------------------------------------------------------------
+# What is handed over with a mini-batch ------------------------------------------------------------
 
 
 def second_task(values: dict[str, Any]) -> None:
     model = network()
     fair = Constrained(model, constraints.given("second task"), DescentAscent())
     batch = rows_of(model, WHO, torch.arange(24))
-    fair.backward(batch._replace(values={name: make(batch.losses) for name, make in values.items()}))
+    fair.backward(
+        batch._replace(values={name: make(batch.losses) for name, make in values.items()})
+    )
 
 
 def test_a_value_without_a_graph() -> None:
     second_task({"second task": lambda losses: losses.mean() - 0.1})
-    with pytest.raises(ValueError, match=r"values\['second task'\] carries no graph to differentiate.*\.detach\(\)"):
+    with pytest.raises(
+        ValueError, match=r"values\['second task'\] carries no graph to differentiate.*\.detach\(\)"
+    ):
         second_task({"second task": lambda losses: losses.mean().detach() - 0.1})
     with pytest.raises(ValueError, match=r"values\['second task'\] is a float, without a graph"):
         second_task({"second task": lambda losses: float(losses.mean().detach())})
     with pytest.raises(
-        ValueError, match=r"values\['second task'\] must be one number, got shape \(24,\); take its mean"
+        ValueError,
+        match=r"values\['second task'\] must be one number, got shape \(24,\); take its mean",
     ):
         second_task({"second task": lambda losses: losses - 0.1})
 
 
 def test_a_value_that_no_constraint_is_called() -> None:
-    with pytest.raises(ValueError, match=r"values has 'secnd task', which is not the name .* has: 'second task'"):
+    with pytest.raises(
+        ValueError, match=r"values has 'secnd task', which is not the name .* has: 'second task'"
+    ):
         second_task({"secnd task": lambda losses: losses.mean()})
     model, fair = loop()
     batch = rows_of(model, WHO, torch.arange(24))
@@ -55,22 +63,36 @@ def test_a_value_that_no_constraint_is_called() -> None:
         fair.backward(batch._replace(values={"extra": batch.losses.mean()}))
 
 
-# Later mini-batches ---------------------------------------------------------------------------------------------------
+# Later mini-batches -------------------------------------------------------------------------------
 
 
 def with_race(change: Any) -> Any:
-    return lambda batch: batch._replace(groups=batch.groups | {"race": change(batch.groups["race"])})
+    return lambda batch: batch._replace(
+        groups=batch.groups | {"race": change(batch.groups["race"])}
+    )
 
 
 LATER: dict[str, tuple[Any, str]] = {
-    "float groups": (with_race(Tensor.double), r"race must be a vector of whole numbers, got torch.float64"),
+    "float groups": (
+        with_race(Tensor.double),
+        r"race must be a vector of whole numbers, got torch.float64",
+    ),
     "groups as texts": (
         with_race(lambda race: race.numpy().astype(str)),
         r"race must be a tensor, got ndarray.* in the order of the constraint's names",
     ),
-    "fewer groups": (with_race(lambda race: race[:20]), r"there are 24 losses but race has shape \(20,\)"),
-    "fewer labels": (lambda batch: batch._replace(labels=batch.labels[:3]), r"24 losses but labels has shape \(3,\)"),
-    "negative weights": (lambda batch: batch._replace(weight=-torch.ones(24)), r"weights must be >= 0, found -1"),
+    "fewer groups": (
+        with_race(lambda race: race[:20]),
+        r"there are 24 losses but race has shape \(20,\)",
+    ),
+    "fewer labels": (
+        lambda batch: batch._replace(labels=batch.labels[:3]),
+        r"24 losses but labels has shape \(3,\)",
+    ),
+    "negative weights": (
+        lambda batch: batch._replace(weight=-torch.ones(24)),
+        r"weights must be >= 0, found -1",
+    ),
     "empty objective": (
         lambda batch: batch._replace(objective=torch.zeros(24, dtype=torch.bool)),
         r"objective is False for every example .* leave the mini-batch out",
@@ -98,16 +120,24 @@ def test_parameters_unfrozen_later() -> None:
     model[0].weight.requires_grad_(True)
     for _ in range(97):
         step(fair, optimizer, model, WHO, torch.arange(24)[None])
-    with pytest.raises(ValueError, match=r"'0.weight' was not among those to train .* unfrozen since"):
+    with pytest.raises(
+        ValueError, match=r"'0.weight' was not among those to train .* unfrozen since"
+    ):
         step(fair, optimizer, model, WHO, torch.arange(24)[None])
 
 
-# Settings -------------------------------------------------------------------------------------------------------------
+# Settings -----------------------------------------------------------------------------------------
 
 
 def test_a_bound_in_percent() -> None:
-    for notion in (constraints.demographic_parity, constraints.equal_opportunity, constraints.false_positive_parity):
-        with pytest.raises(ValueError, match=r"bound=5 allows every difference of rates.*0\.05 for 5 percent"):
+    for notion in (
+        constraints.demographic_parity,
+        constraints.equal_opportunity,
+        constraints.false_positive_parity,
+    ):
+        with pytest.raises(
+            ValueError, match=r"bound=5 allows every difference of rates.*0\.05 for 5 percent"
+        ):
             notion(2, bound=5)
         assert notion(2, bound=1.0).m == 2
     assert constraints.equalized_odds(2, bound=1.5).m == 4
@@ -117,7 +147,9 @@ def test_a_bound_in_percent() -> None:
     with pytest.raises(TypeError, match=r"bounds must be numbers, got '5%'; 5 % are 0\.05"):
         constraints.pairwise_loss_parity(2, bound="5%")  # type: ignore[arg-type]
     for bound in (0.0, 0.2, 1.25, True):  # 0 would allow everything, and nothing meets more than 1
-        with pytest.raises(ValueError, match=r"by a number above 0\.2, .* at most 1, such as 0\.8; got"):
+        with pytest.raises(
+            ValueError, match=r"by a number above 0\.2, .* at most 1, such as 0\.8; got"
+        ):
             constraints.demographic_parity_ratio(2, bound=bound)
 
 
@@ -128,7 +160,9 @@ def test_an_optimizer_in_the_model_s_place() -> None:
 
 
 def test_tau_in_a_loop() -> None:
-    with pytest.warns(UserWarning, match=r"DescentAscent\(tau=0\.3\) has no effect in a loop: .* set lr="):
+    with pytest.warns(
+        UserWarning, match=r"DescentAscent\(tau=0\.3\) has no effect in a loop: .* set lr="
+    ):
         Constrained(network(), PARITY, DescentAscent(tau=0.3, eta=(0.1,) * 6))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -139,19 +173,28 @@ def test_tau_in_a_loop() -> None:
 def test_a_saved_state_of_other_units() -> None:
     _, fair = loop()
     for bound, warned in ((0.03, False), (2.0, True)):
-        other = Constrained(network(), constraints.loss_parity(3, bound=bound, by="race"), DescentAscent())
+        other = Constrained(
+            network(), constraints.loss_parity(3, bound=bound, by="race"), DescentAscent()
+        )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             other.load_state_dict(fair.state_dict())
-        assert [str(w.message).startswith("the saved state was trained with a bound of 0.02") for w in caught] == (
-            [True] if warned else []
-        )
+        assert [
+            str(w.message).startswith("the saved state was trained with a bound of 0.02")
+            for w in caught
+        ] == ([True] if warned else [])
 
 
 def test_a_saved_state_of_another_constraint_with_the_same_names() -> None:
-    loss_gap = Constrained(network(), constraints.pairwise_loss_parity(2, bound=0.05), DescentAscent())
-    rate_gap = Constrained(network(), constraints.demographic_parity(2, bound=0.05), DescentAscent())
-    with pytest.raises(ValueError, match="this loop constrains rates, '0 - 1', the saved state losses, '0 - 1'"):
+    loss_gap = Constrained(
+        network(), constraints.pairwise_loss_parity(2, bound=0.05), DescentAscent()
+    )
+    rate_gap = Constrained(
+        network(), constraints.demographic_parity(2, bound=0.05), DescentAscent()
+    )
+    with pytest.raises(
+        ValueError, match="this loop constrains rates, '0 - 1', the saved state losses, '0 - 1'"
+    ):
         rate_gap.load_state_dict(loss_gap.state_dict())
 
 

@@ -1,6 +1,7 @@
 """Two processes that each hold half of every parameter (FSDP2) are one process on all rows.
 
-As in `test_distributed`: both processes run everything once (this file, as a script), and the tests compare.
+As in `test_distributed`: both processes run everything once (this file, as a script), and the tests
+compare.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from typing import Any
 import pytest
 import torch
 from loops import LR, network, rows_of, tensors, three_constraints
-from processes import SPOILT, STEPS, WHO, assert_one_process_would, drawn, in_process, own_rows, told, two_processes
+from processes import (
+    SPOILT,
+    STEPS,
+    WHO,
+    assert_one_process_would,
+    drawn,
+    in_process,
+    own_rows,
+    told,
+    two_processes,
+)
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -20,10 +31,19 @@ from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from fairbound import Constrained, MiniBatch
-from fairbound.algorithms import SSLALM, AdaptivePI, DescentAscent, Penalty, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import (
+    SSLALM,
+    AdaptivePI,
+    DescentAscent,
+    Penalty,
+    StochasticGhost,
+    SwitchingSubgradient,
+)
 from fairbound.core import Algorithm
 
-pytestmark = pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 has no FSDP2 for the CPU")
+pytestmark = pytest.mark.skipif(
+    torch.__version__ < "2.7", reason="torch 2.6 has no FSDP2 for the CPU"
+)
 
 METHODS: dict[str, Algorithm[Any]] = {
     "AdaptivePI": AdaptivePI(),
@@ -32,8 +52,11 @@ METHODS: dict[str, Algorithm[Any]] = {
     "SSLALM, one draw": SSLALM(samples=1),
     "SSLALM": SSLALM(),
 }
-# AdaptivePI measures at certain steps, which a step that is skipped or held back moves: other numbers, the same method.
-ONE = {name: method for name, method in METHODS.items() if method.draws == 1 and name != "AdaptivePI"}
+# AdaptivePI measures at certain steps, which a step that is skipped or held back moves: other
+# numbers, the same method.
+ONE = {
+    name: method for name, method in METHODS.items() if method.draws == 1 and name != "AdaptivePI"
+}
 
 
 KINDS = SPOILT | {"piece": lambda rows: rows}
@@ -62,7 +85,9 @@ class Loop:
         with torch.no_grad():
             further = [self.rows(halves) for halves in draws[1:]]
         rows = self.rows(draws[0])
-        return self.fair.backward(rows if spoil is None else spoil(rows), extra_batches=further, **options).skipped
+        return self.fair.backward(
+            rows if spoil is None else spoil(rows), extra_batches=further, **options
+        ).skipped
 
     def run(self, first: int, last: int, spoilt: str | None = None) -> dict[str, Any]:
         """Steps; a fourth one that only the second process finds not finite."""
@@ -105,7 +130,8 @@ class Loop:
         return self.end()
 
     def shared(self) -> dict[str, Any]:
-        """One step over two mini-batches, each of which moves the multipliers; the first is held back if it may be."""
+        """One step over two mini-batches, each of which moves the multipliers; the first is held
+        back if it may be."""
         for k in range(2):
             if isinstance(self.model, FSDPModule) and not isinstance(self.method, SSLALM):
                 self.model.set_requires_gradient_sync(k == 1)
@@ -167,10 +193,16 @@ def refused(rank: int) -> list[str]:
 
 def meshes(rank: int) -> dict[str, Any]:
     """Replicated in both processes (2 x 1); tensor parallel, with the same rows in both."""
-    hybrid = Loop(DescentAscent(), rank, init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard")))
+    hybrid = Loop(
+        DescentAscent(),
+        rank,
+        init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard")),
+    )
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
     tensor = Loop(SSLALM(samples=1), None)
-    parallelize_module(tensor.model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    parallelize_module(
+        tensor.model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    )
     fully_shard(tensor.model, mesh=mesh["data"])
     tensor.fair = Constrained(tensor.model, three_constraints(), tensor.method, seed=2)
     tensor.optimizer = torch.optim.SGD(tensor.model.parameters(), lr=LR, foreach=False)
@@ -184,7 +216,9 @@ def everything(rank: int, folder: Path) -> dict[str, Any]:
         "accumulated": {name: Loop(method, rank).accumulated() for name, method in ONE.items()},
         "shared": {name: Loop(method, rank).shared() for name, method in ONE.items()},
         "spoilt": {
-            f"{name}, {kind}": Loop(method, rank).run(0, STEPS, kind) for name, method in ONE.items() for kind in KINDS
+            f"{name}, {kind}": Loop(method, rank).run(0, STEPS, kind)
+            for name, method in ONE.items()
+            for kind in KINDS
         },
         "resumed": resumed(rank, folder),
         "from one process": from_one_process(rank),
@@ -199,25 +233,35 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_two_processes_with_half_of_the_parameters_are_one(name: str, processes: list[dict[str, Any]]) -> None:
+def test_two_processes_with_half_of_the_parameters_are_one(
+    name: str, processes: list[dict[str, Any]]
+) -> None:
     """Ten steps, float64; one process never sees the third race."""
-    assert_one_process_would([found["whole"][name] for found in processes], Loop(METHODS[name], None).run(0, STEPS))
+    assert_one_process_would(
+        [found["whole"][name] for found in processes], Loop(METHODS[name], None).run(0, STEPS)
+    )
 
 
 @pytest.mark.parametrize("name", ONE)
-def test_only_the_last_of_accumulated_mini_batches_is_reduced(name: str, processes: list[dict[str, Any]]) -> None:
+def test_only_the_last_of_accumulated_mini_batches_is_reduced(
+    name: str, processes: list[dict[str, Any]]
+) -> None:
     alone = Loop(ONE[name], None).run(0, STEPS)
     assert_one_process_would([found["accumulated"][name] for found in processes], alone)
 
 
 @pytest.mark.parametrize("name", ONE)
 def test_directions_add_up_in_the_pieces(name: str, processes: list[dict[str, Any]]) -> None:
-    assert_one_process_would([found["shared"][name] for found in processes], Loop(ONE[name], None).shared())
+    assert_one_process_would(
+        [found["shared"][name] for found in processes], Loop(ONE[name], None).shared()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ONE)
-def test_what_is_not_finite_in_one_piece_all_leave_out(name: str, kind: str, processes: list[dict[str, Any]]) -> None:
+def test_what_is_not_finite_in_one_piece_all_leave_out(
+    name: str, kind: str, processes: list[dict[str, Any]]
+) -> None:
     found = [own["spoilt"][f"{name}, {kind}"] for own in processes]
     assert [own["skipped"] for own in found] == [1, 1]
     assert_one_process_would(found, Loop(ONE[name], None).run(0, STEPS))
@@ -226,22 +270,32 @@ def test_what_is_not_finite_in_one_piece_all_leave_out(name: str, kind: str, pro
 @pytest.mark.parametrize("how", ["resumed", "from one process"])
 def test_a_saved_state_goes_on(how: str, processes: list[dict[str, Any]]) -> None:
     """In the pieces that each process saved, and from whole vectors."""
-    assert_one_process_would([found[how] for found in processes], Loop(SSLALM(samples=1), None).run(0, STEPS))
+    assert_one_process_would(
+        [found[how] for found in processes], Loop(SSLALM(samples=1), None).run(0, STEPS)
+    )
 
 
-@pytest.mark.parametrize(("mesh", "method"), [("hybrid", DescentAscent()), ("tensor", SSLALM(samples=1))])
+@pytest.mark.parametrize(
+    ("mesh", "method"), [("hybrid", DescentAscent()), ("tensor", SSLALM(samples=1))]
+)
 def test_statistics_are_reduced_over_the_data_dimensions(
     mesh: str, method: Algorithm[Any], processes: list[dict[str, Any]]
 ) -> None:
-    """Replicated and sharded: over both. With a tensor parallel dimension, whose processes see the same rows: not."""
+    """Replicated and sharded: over both. With a tensor parallel dimension, whose processes see the
+    same rows: not."""
     assert_one_process_would([found[mesh] for found in processes], Loop(method, None).run(0, STEPS))
 
 
 def test_what_needs_whole_vectors_is_a_sentence(processes: list[dict[str, Any]]) -> None:
     ghost, norm, held_back, parameters, report = processes[0]["refused"]
-    assert "StochasticGhost needs whole vectors, and the parameters are spread over processes" in ghost
+    assert (
+        "StochasticGhost needs whole vectors, and the parameters are spread over processes" in ghost
+    )
     assert "SwitchingSubgradient needs whole vectors" in norm
-    assert "(FSDP, DTensor); use one that takes one gradient a step, such as DescentAscent or SSLALM" in norm
+    assert (
+        "(FSDP, DTensor); use one that takes one gradient a step, such as DescentAscent or SSLALM"
+        in norm
+    )
     assert "set_requires_gradient_sync(False)" in held_back
     assert "give Constrained the module itself" in parameters
     assert "a report needs gradients beside `.grad`" in report

@@ -56,12 +56,15 @@ def balanced(size: int, generator: torch.Generator, *races: int) -> Tensor:
 def by_constraint(fair: Constrained, name: str) -> list[Tensor]:
     """What the method knows of one constraint."""
     kept = fair.state_dict()
-    own = [value[name] for value in kept["state"].values() if isinstance(value, dict) and name in value]
+    own = [
+        value[name] for value in kept["state"].values() if isinstance(value, dict) and name in value
+    ]
     return [*own, kept["constraints"][name]]
 
 
 def one_step(fair: Constrained, model: nn.Module, draw: Callable[[int], Tensor]) -> bool:
-    """One backward pass of any method on rows that `draw(size)` chooses; races that no limit knows are of none."""
+    """One backward pass of any method on rows that `draw(size)` chooses; races that no limit knows
+    are of none."""
 
     def evaluate(size: int) -> MiniBatch:
         rows = rows_of(model, WHO, draw(size))
@@ -76,16 +79,24 @@ def one_step(fair: Constrained, model: nn.Module, draw: Callable[[int], Tensor])
     return fair.backward(evaluate(1), extra_batches=further).skipped
 
 
-# Groups that are not there --------------------------------------------------------------------------------------------
+# Groups that are not there ------------------------------------------------------------------------
 
 
-def begun(method: Algorithm[Any], limit: Any = GROUP_LOSS) -> tuple[Constrained, nn.Module, torch.optim.Optimizer]:
+def begun(
+    method: Algorithm[Any], limit: Any = GROUP_LOSS
+) -> tuple[Constrained, nn.Module, torch.optim.Optimizer]:
     """A loop after three steps with every group."""
     model, generator = network(), torch.Generator().manual_seed(0)
     fair = Constrained(model, limit, method)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for _ in range(3):
-        step(fair, optimizer, model, WHO, torch.stack([balanced(6, generator, 0, 1, 2) for _ in range(method.draws)]))
+        step(
+            fair,
+            optimizer,
+            model,
+            WHO,
+            torch.stack([balanced(6, generator, 0, 1, 2) for _ in range(method.draws)]),
+        )
     return fair, model, optimizer
 
 
@@ -102,7 +113,10 @@ def test_a_group_that_is_absent_stays_as_it_was(method: Algorithm[Any], bound: f
     before = by_constraint(lacking, C)
     step(lacking, optimizer, model, WHO, numbers)
     with torch.no_grad():
-        further = [rows_of(other, WHO, torch.cat(both)) for both in zip(numbers[1:], extra[1:], strict=True)]
+        further = [
+            rows_of(other, WHO, torch.cat(both))
+            for both in zip(numbers[1:], extra[1:], strict=True)
+        ]
     rows = rows_of(other, WHO, torch.cat([numbers[0], extra[0]]))
     whole.backward(rows._replace(objective=torch.arange(18) < 12), extra_batches=further)
     assert same(by_constraint(lacking, C), before)
@@ -112,7 +126,9 @@ def test_a_group_that_is_absent_stays_as_it_was(method: Algorithm[Any], bound: f
             for a, b in zip(by_constraint(lacking, name), by_constraint(whole, name), strict=True)
         )
     still = begun(method, limit)[0]
-    assert not any(same(by_constraint(whole, name), by_constraint(still, name)) for name in GROUP_LOSS.names)
+    assert not any(
+        same(by_constraint(whole, name), by_constraint(still, name)) for name in GROUP_LOSS.names
+    )
 
 
 @pytest.mark.parametrize("method", [m for m in FIXED.values() if m.draws > 1])
@@ -125,7 +141,9 @@ def test_a_group_that_one_of_two_mini_batches_lacks_stays_as_it_was(method: Algo
     after = fair.state_dict()["state"]
     for leaf, values in before.items():
         if isinstance(values, dict) and set(values) == set(GROUP_LOSS.names):
-            assert [torch.equal(values[name], after[leaf][name]) for name in GROUP_LOSS.names[::2]] == [True, True]
+            assert [
+                torch.equal(values[name], after[leaf][name]) for name in GROUP_LOSS.names[::2]
+            ] == [True, True]
     assert fair.multipliers[GROUP_LOSS.names[1]] != float(before["y"][GROUP_LOSS.names[1]])
 
 
@@ -143,7 +161,9 @@ ABSENT: dict[str, tuple[Any, Callable[[list[float], list[Tensor]], Tensor]]] = {
     "from the mean": (  # of A and of B from the mean; C's part of it is a number
         constraints.loss_parity(["A", "B", "C"], bound=0.0, by="race"),
         lambda y, mean: (
-            (y[0] - y[1]) * mean[0] + (y[2] - y[3]) * mean[1] - (y[0] - y[1] + y[2] - y[3]) * (mean[0] + mean[1]) / 3
+            (y[0] - y[1]) * mean[0]
+            + (y[2] - y[3]) * mean[1]
+            - (y[0] - y[1] + y[2] - y[3]) * (mean[0] + mean[1]) / 3
         ),
     ),
 }
@@ -151,7 +171,8 @@ ABSENT: dict[str, tuple[Any, Callable[[list[float], list[Tensor]], Tensor]]] = {
 
 @pytest.mark.parametrize("case", ABSENT)
 def test_the_direction_without_a_group_is_that_of_the_others(case: str) -> None:
-    """A constraint on a group that is absent pulls at nobody, also not at the groups that are there."""
+    """A constraint on a group that is absent pulls at nobody, also not at the groups that are
+    there."""
     limit, priced = ABSENT[case]
     fair, model, optimizer = begun(DescentAscent(eta=1.0), limit)
     optimizer.zero_grad()
@@ -176,10 +197,15 @@ def test_an_absent_group_that_was_violated_does_not_hold_up_the_others(
 ) -> None:
     """The direction is that of a loop which never knew it, though its last value was the worst."""
     if isinstance(method, SQPAdam):
-        pytest.skip("its moments are those of a gradient that was projected along the group while it was there")
+        pytest.skip(
+            "its moments are those of a gradient that was projected along the group while it was"
+            " there"
+        )
     method = without_limits_on_size(method)
     three = replace(GROUP_LOSS, bound=torch.tensor(bounds, dtype=F64))
-    two = replace(constraints.bounded_group_loss(["A", "B"], bound=0.4, by="race"), bound=three.bound[:2])
+    two = replace(
+        constraints.bounded_group_loss(["A", "B"], bound=0.4, by="race"), bound=three.bound[:2]
+    )
     directions, kappas = [], []
     for limit in (three, two):
         model, generator = network(), torch.Generator().manual_seed(0)
@@ -189,15 +215,19 @@ def test_an_absent_group_that_was_violated_does_not_hold_up_the_others(
             one_step(fair, model, lambda size, races=races: balanced(4 * size, generator, *races))  # type: ignore[misc] # noqa: B023
         if limit is three:
             assert fair.constraints[C] > 0.3
-        directions.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-        kappas.append(fair.state_dict()["state"].get("kappa", torch.zeros(())))  # what Ghost relaxes all limits to
+        directions.append(
+            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        )
+        # what Ghost relaxes all limits to
+        kappas.append(fair.state_dict()["state"].get("kappa", torch.zeros(())))
     assert torch.allclose(directions[0], directions[1], atol=1e-9)
     assert torch.allclose(kappas[0], kappas[1], atol=1e-9)
     assert directions[0].norm() > 1e-3
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@pytest.mark.filterwarnings("ignore:by step .* the run diverges")  # of some methods, with this bound and rate
+# of some methods, with this bound and rate
+@pytest.mark.filterwarnings("ignore:by step .* the run diverges")
 def test_a_group_that_is_missing_half_of_the_time_poisons_nothing(method: Algorithm[Any]) -> None:
     """500 steps; the last group comes at every other step at most."""
     steps = 500 if method.batch_size_probs is None else 100  # of Ghost, whose steps take longer
@@ -207,7 +237,9 @@ def test_a_group_that_is_missing_half_of_the_time_poisons_nothing(method: Algori
     for k in range(steps):
         races = (0, 1) if k % 2 else (0, 1, 2)
         optimizer.zero_grad()
-        assert not one_step(fair, model, lambda size, races=races: balanced(2 * size, generator, *races))  # type: ignore[misc]
+        assert not one_step(
+            fair, model, lambda size, races=races: balanced(2 * size, generator, *races)
+        )  # type: ignore[misc]
         optimizer.step()
     assert fair.steps == steps
     assert all(part.isfinite().all() for part in (flat(model), *knowledge(fair)))
@@ -219,12 +251,21 @@ def test_a_mini_batch_without_any_group_is_plain_descent(method: Algorithm[Any])
     fair, model, optimizer = begun(method)
     before = [by_constraint(fair, name) for name in GROUP_LOSS.names]
     rows = rows_of(model, WHO, torch.arange(8))._replace(groups=torch.full((8,), -1))
-    (gradient,) = (torch.cat([g.flatten() for g in torch.autograd.grad(rows.losses.mean(), [*model.parameters()])]),)
+    (gradient,) = (
+        torch.cat(
+            [g.flatten() for g in torch.autograd.grad(rows.losses.mean(), [*model.parameters()])]
+        ),
+    )
     optimizer.zero_grad()
     rows = rows_of(model, WHO, torch.arange(8))._replace(groups=torch.full((8,), -1))
-    seen = fair.backward(rows, extra_batches=[rows._replace(losses=rows.losses.detach())] * (method.draws - 1))
+    seen = fair.backward(
+        rows, extra_batches=[rows._replace(losses=rows.losses.detach())] * (method.draws - 1)
+    )
     assert not seen.skipped
-    assert all(same(by_constraint(fair, name), kept) for name, kept in zip(GROUP_LOSS.names, before, strict=True))
+    assert all(
+        same(by_constraint(fair, name), kept)
+        for name, kept in zip(GROUP_LOSS.names, before, strict=True)
+    )
     if isinstance(method, MultiplierMethod) and method.smoothing is None:
         written = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         assert torch.allclose(written, gradient, atol=1e-12)
@@ -242,7 +283,9 @@ def test_a_group_that_is_never_seen_has_no_say(method: Algorithm[Any]) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         for _ in range(5):
             optimizer.zero_grad()
-            one_step(fair, model, lambda size, generator=generator: balanced(4 * size, generator, 0, 1))  # type: ignore[misc]
+            one_step(
+                fair, model, lambda size, generator=generator: balanced(4 * size, generator, 0, 1)
+            )  # type: ignore[misc]
             optimizer.step()
         start = 1.0 if isinstance(method, SPBM) else 0.0
         assert fair.multipliers.get(C, start) == start
@@ -252,7 +295,7 @@ def test_a_group_that_is_never_seen_has_no_say(method: Algorithm[Any]) -> None:
     assert torch.allclose(ends[0], ends[1], atol=1e-9)
 
 
-# Numbers that are not finite ------------------------------------------------------------------------------------------
+# Numbers that are not finite ----------------------------------------------------------------------
 
 
 def spoilt_loss(value: float) -> Callable[[MiniBatch], MiniBatch]:
@@ -298,7 +341,10 @@ def train(
 ) -> tuple[nn.Module, Constrained, list[bool]]:
     """Six steps under Adam; in between, where it is asked for, two that are spoilt."""
     model = network()
-    both: dict[str, Any] = {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "mean over deviation")}
+    both: dict[str, Any] = {
+        "race": GROUP_LOSS,
+        "own": constraints.function(over_deviation, "mean over deviation"),
+    }
     fair = Constrained(model, both, method)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     skipped = []
@@ -310,10 +356,14 @@ def train(
         before = [flat(model), *knowledge(fair), *tensors(optimizer.state_dict()["state"])]
         with torch.no_grad():
             further = [rows_of(model, WHO, own) for own in numbers[1:]]
-        skipped.append(fair.backward(spoil(rows_of(model, WHO, numbers[0])), extra_batches=further).skipped)
+        skipped.append(
+            fair.backward(spoil(rows_of(model, WHO, numbers[0])), extra_batches=further).skipped
+        )
         assert all(p.grad is None for p in model.parameters())
         optimizer.step()
-        assert same(before, [flat(model), *knowledge(fair), *tensors(optimizer.state_dict()["state"])])
+        assert same(
+            before, [flat(model), *knowledge(fair), *tensors(optimizer.state_dict()["state"])]
+        )
     return model, fair, skipped
 
 
@@ -323,7 +373,9 @@ def test_a_step_that_is_not_finite_changes_nothing(
     method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]
 ) -> None:
     """It is counted, warned about once, and the run goes on as if it had never been."""
-    with pytest.warns(RuntimeWarning, match=r"step 4 was skipped.*counted in `skipped` and change nothing") as seen:
+    with pytest.warns(
+        RuntimeWarning, match=r"step 4 was skipped.*counted in `skipped` and change nothing"
+    ) as seen:
         model, fair, skipped = train(method, spoil)
     assert len([w for w in seen if w.category is RuntimeWarning]) == 1
     assert skipped == [True, True]
@@ -348,14 +400,20 @@ def test_a_further_mini_batch_may_be_spoilt_as_well(method: Algorithm[Any]) -> N
 
 
 @pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
-@pytest.mark.parametrize("spoil", [spoilt_loss(torch.nan), spoilt_gradient], ids=["loss", "gradient"])
-def test_ghost_leaves_out_a_spoilt_step(method: StochasticGhost, spoil: Callable[[MiniBatch], MiniBatch]) -> None:
+@pytest.mark.parametrize(
+    "spoil", [spoilt_loss(torch.nan), spoilt_gradient], ids=["loss", "gradient"]
+)
+def test_ghost_leaves_out_a_spoilt_step(
+    method: StochasticGhost, spoil: Callable[[MiniBatch], MiniBatch]
+) -> None:
     model = network()
     fair = Constrained(model, GROUP_LOSS, method)
     fair.backward_closure(lambda size: rows_of(model, WHO, torch.arange(24 * size) % 120))
     held, before = [p.grad for p in model.parameters()], knowledge(fair)
     with pytest.warns(RuntimeWarning, match="skipped"):
-        assert fair.backward_closure(lambda size: spoil(rows_of(model, WHO, torch.arange(24)))).skipped
+        assert fair.backward_closure(
+            lambda size: spoil(rows_of(model, WHO, torch.arange(24)))
+        ).skipped
     assert all(p.grad is grad for p, grad in zip(model.parameters(), held, strict=True))
     assert same(before, knowledge(fair))
 
@@ -367,9 +425,16 @@ def test_a_spoilt_part_spoils_an_accumulated_step(
 ) -> None:
     """All of it is skipped, and the gradient that was there before is kept."""
     model = network()
-    fair = Constrained(model, {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "deviation")}, method)
+    fair = Constrained(
+        model,
+        {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "deviation")},
+        method,
+    )
     fair.backward(rows_of(model, WHO, torch.arange(24)))
-    held, before = [p.grad.clone() for p in model.parameters() if p.grad is not None], knowledge(fair)
+    held, before = (
+        [p.grad.clone() for p in model.parameters() if p.grad is not None],
+        knowledge(fair),
+    )
 
     def parts() -> list[MiniBatch]:
         own = [rows_of(model, WHO, torch.arange(24) + start) for start in (24, 48)]
@@ -388,10 +453,16 @@ def test_a_spoilt_part_spoils_an_accumulated_step(
 
 @pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_what_grad_held_before_survives(method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]) -> None:
+def test_what_grad_held_before_survives(
+    method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]
+) -> None:
     """With `scale=1/k` a spoilt mini-batch adds nothing to those before it."""
     model = network()
-    fair = Constrained(model, {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "deviation")}, method)
+    fair = Constrained(
+        model,
+        {"race": GROUP_LOSS, "own": constraints.function(over_deviation, "deviation")},
+        method,
+    )
     fair.backward(rows_of(model, WHO, torch.arange(24)), scale=0.5)
     held = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     assert len(held) == 4

@@ -1,4 +1,5 @@
-"""Smoothed parameters in a loop: `.grad` is grad f + J'w + mu (x - z), then z += beta (x - z), both with the old x."""
+"""Smoothed parameters in a loop: `.grad` is grad f + J'w + mu (x - z), then z += beta (x - z), both
+with the old x."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class ByHand:
 
     @staticmethod
     def wide(p: Tensor) -> Tensor:
-        return p.detach().to(torch.float64 if p.dtype == torch.float64 else torch.float32, copy=True)
+        return p.detach().to(
+            torch.float64 if p.dtype == torch.float64 else torch.float32, copy=True
+        )
 
     def direction(self, losses: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """grad f + J'w + mu (x - z), and its last term."""
@@ -62,12 +65,16 @@ class ByHand:
         x = [self.wide(p) for p in self.used]
         pulls = [self.method.mu * (own - z) for own, z in zip(x, self.z, strict=True)]
         self.z = [z + self.method.beta * (own - z) for own, z in zip(x, self.z, strict=True)]
-        return [self.wide(g.to_dense()) + pull for g, pull in zip(gradients, pulls, strict=True)], pulls
+        return [
+            self.wide(g.to_dense()) + pull for g, pull in zip(gradients, pulls, strict=True)
+        ], pulls
 
 
 @any_precision
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize(("scale", "init_scale"), [(1.0, None), (0.25, None), (1.0, 2.0**10), (0.5, 2.0**10)])
+@pytest.mark.parametrize(
+    ("scale", "init_scale"), [(1.0, None), (0.25, None), (1.0, 2.0**10), (0.5, 2.0**10)]
+)
 def test_smoothing_is_what_a_hand_writes(
     dtype: torch.dtype, sparse: bool, scale: float, init_scale: float | None
 ) -> None:
@@ -86,7 +93,9 @@ def test_smoothing_is_what_a_hand_writes(
             assert p.grad is not None
             assert p.grad.dtype == dtype
             size = float(direction.abs().max())
-            assert torch.allclose(hand.wide(p.grad) / factor, direction, rtol=0, atol=tolerance * size)
+            assert torch.allclose(
+                hand.wide(p.grad) / factor, direction, rtol=0, atol=tolerance * size
+            )
         assert model.unused.grad is None
         if scaler is not None:
             scaler.unscale_(optimizer)
@@ -146,17 +155,23 @@ def trained(method: Algorithm[Any], sparse: bool, together: bool) -> tuple[Sever
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("at_once", [1, 1 << 24])
-def test_both_kinds_give_the_same(sparse: bool, together: bool, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_kinds_give_the_same(
+    sparse: bool, together: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SSL-ALM on the parameters, some at once, and on flat vectors."""
     monkeypatch.setattr(parameters, "AT_ONCE", at_once)
     inside = SSLALM(samples=1, tau=0.01, mu=0.5)
-    (model, fair), (other, whole) = (trained(m, sparse, together) for m in (inside, WholeVectors(inside=inside)))
+    (model, fair), (other, whole) = (
+        trained(m, sparse, together) for m in (inside, WholeVectors(inside=inside))
+    )
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         assert (p.grad is None) == (q.grad is None) == (p is model.unused)
         if p.grad is not None:
             assert q.grad is not None
             rtol = 1e-2 if p is model.narrow else 1e-4
-            assert torch.allclose(p.grad.to_dense().float(), q.grad.to_dense().float(), rtol=rtol, atol=1e-6)
+            assert torch.allclose(
+                p.grad.to_dense().float(), q.grad.to_dense().float(), rtol=rtol, atol=1e-6
+            )
     assert fair.multipliers == pytest.approx(whole.multipliers, rel=1e-5)
     z, flat_z = fair.state_dict()["smoothed"], whole.state_dict()["state"]["leaf 7"]
     assert all(torch.allclose(z[name], flat_z[name], rtol=1e-5, atol=1e-6) for name in z)
@@ -170,12 +185,16 @@ def test_sparse_gradients_that_were_there_are_added_to(method: Algorithm[Any]) -
     for own in (model, other):
         Constrained(own, LIMIT, method).backward(losses_of(own), GROUP)
     pairs = zip(model.parameters(), other.parameters(), strict=True)
-    found = [p.grad.to_dense() - q.grad.to_dense() for p, q in pairs if p.grad is not None and q.grad is not None]
+    found = [
+        p.grad.to_dense() - q.grad.to_dense()
+        for p, q in pairs
+        if p.grad is not None and q.grad is not None
+    ]
     assert len(found) == len(held) == 3
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, held, strict=True))
 
 
-# z begins and ends with the method --------------------------------------------------------------------------------
+# z begins and ends with the method ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fails", ["NaN loss", "NaN gradient", "error"])
@@ -189,7 +208,11 @@ def test_a_first_step_that_fails_leaves_nothing_behind(fails: str, accumulated: 
     losses = losses + (0 * model.out.bias.sum()).sqrt() if fails == "NaN gradient" else losses
     if accumulated:
         fair.accumulate(losses.detach(), GROUP)
-    with pytest.raises(ZeroDivisionError) if fails == "error" else pytest.warns(RuntimeWarning, match="skipped"):
+    with (
+        pytest.raises(ZeroDivisionError)
+        if fails == "error"
+        else pytest.warns(RuntimeWarning, match="skipped")
+    ):
         fair.backward(losses, GROUP)
     hook.remove()
     saved = fair.state_dict()
@@ -202,13 +225,17 @@ def test_a_first_step_that_fails_leaves_nothing_behind(fails: str, accumulated: 
             p += 1.0
     fair.backward(losses_of(model), GROUP)
     z = fair.state_dict()["smoothed"]
-    assert same([z[name] for name, _ in model.named_parameters()], [p.detach() for p in model.parameters()])
+    assert same(
+        [z[name] for name, _ in model.named_parameters()], [p.detach() for p in model.parameters()]
+    )
     fresh = seeded(lambda: Texts(False))
     fresh.load_state_dict(model.state_dict())
     other = Constrained(fresh, LIMIT, SSLALM(samples=1, beta=0.5))
     other.backward(losses_of(fresh), GROUP)
     assert same(*(tensors([one.state_dict()["state"]]) for one in (fair, other)))
-    assert same(*([p.grad for p in one.parameters() if p.grad is not None] for one in (model, fresh)))
+    assert same(
+        *([p.grad for p in one.parameters() if p.grad is not None] for one in (model, fresh))
+    )
 
 
 def test_smoothing_is_not_lost_with_a_state_that_has_none() -> None:
@@ -216,7 +243,9 @@ def test_smoothing_is_not_lost_with_a_state_that_has_none() -> None:
     plain, smooth = (Constrained(model, LIMIT, SSLALM(samples=1, mu=mu)) for mu in (0.0, 2.0))
     smooth.load_state_dict(plain.state_dict())  # neither has begun
     plain.backward(losses_of(model), GROUP)
-    with pytest.raises(ValueError, match="SSLALM smooths the parameters, and the saved state is of a method that"):
+    with pytest.raises(
+        ValueError, match="SSLALM smooths the parameters, and the saved state is of a method that"
+    ):
         smooth.load_state_dict(plain.state_dict())
     assert smooth.steps == 0
     smooth.backward(losses_of(model), GROUP)

@@ -41,14 +41,22 @@ class Loop:
     def __init__(self, method: Algorithm[Any], backwards: bool = False) -> None:
         self.method, self.model = method, network()
         own = three_constraints()
-        self.fair = Constrained(self.model, dict(reversed(own.items())) if backwards else own, method, seed=SEED)
+        self.fair = Constrained(
+            self.model, dict(reversed(own.items())) if backwards else own, method, seed=SEED
+        )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR, momentum=0.9)
 
     def run(self, first: int, last: int) -> None:
         for k in range(first, last):
             generator = torch.Generator().manual_seed(k)
             if self.method.batch_size_probs is None:
-                step(self.fair, self.optimizer, self.model, WHO, numbers_for(self.method, 1, WHO, seed=k)[0])
+                step(
+                    self.fair,
+                    self.optimizer,
+                    self.model,
+                    WHO,
+                    numbers_for(self.method, 1, WHO, seed=k)[0],
+                )
                 continue
             self.optimizer.zero_grad()
             self.fair.backward_closure(
@@ -68,7 +76,11 @@ class Loop:
     def end(self) -> dict[str, Any]:
         """What two runs are compared by; constraints by name."""
         self.fair.load_output()
-        return {"model": flat(self.model), "knows": knowledge(self.fair), "multipliers": self.fair.multipliers}
+        return {
+            "model": flat(self.model),
+            "knows": knowledge(self.fair),
+            "multipliers": self.fair.multipliers,
+        }
 
 
 def resume(folder: Path, backwards: bool) -> None:
@@ -84,7 +96,8 @@ def resume(folder: Path, backwards: bool) -> None:
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, Any]]:
-    """Every method's run, resumed in fresh processes: with the limits in their order, and in the other one."""
+    """Every method's run, resumed in fresh processes: with the limits in their order, and in the
+    other one."""
     folder = tmp_path_factory.mktemp("resumed")
     halves = {}
     for name, method in METHODS.items():
@@ -95,13 +108,21 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, An
     code = "import sys, pathlib, torch, test_state_dict as t; torch.set_num_threads(1); "
     code += "[t.resume(pathlib.Path(sys.argv[1]), backwards) for backwards in (False, True)]"
     subprocess.run(
-        [sys.executable, "-c", code, str(folder)], check=True, env=surroundings(PYTHONHASHSEED="4321"), timeout=600
+        [sys.executable, "-c", code, str(folder)],
+        check=True,
+        env=surroundings(PYTHONHASHSEED="4321"),
+        timeout=600,
     )
-    return {backwards: torch.load(folder / f"end {backwards}.pt", weights_only=True) for backwards in (False, True)}
+    return {
+        backwards: torch.load(folder / f"end {backwards}.pt", weights_only=True)
+        for backwards in (False, True)
+    }
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_resumed_run_is_the_whole_one_bit_for_bit(name: str, resumed: dict[bool, dict[str, Any]]) -> None:
+def test_a_resumed_run_is_the_whole_one_bit_for_bit(
+    name: str, resumed: dict[bool, dict[str, Any]]
+) -> None:
     """20 steps = 10, saved, a fresh process, 10 more: three limits, told by name."""
     loop = Loop(METHODS[name])
     loop.run(0, 20)
@@ -112,8 +133,11 @@ def test_a_resumed_run_is_the_whole_one_bit_for_bit(name: str, resumed: dict[boo
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_limits_may_be_listed_in_another_order(name: str, resumed: dict[bool, dict[str, Any]]) -> None:
-    """A multiplier is its constraint's, wherever that stands; sums over them are added up in another order."""
+def test_limits_may_be_listed_in_another_order(
+    name: str, resumed: dict[bool, dict[str, Any]]
+) -> None:
+    """A multiplier is its constraint's, wherever that stands; sums over them are added up in
+    another order."""
     whole, end = resumed[False][name], resumed[True][name]
     assert not whole["multipliers"] or [*whole["multipliers"]] != [*end["multipliers"]]
     assert torch.allclose(whole["model"], end["model"], rtol=0, atol=1e-12)
@@ -128,7 +152,9 @@ def test_the_second_half_is_worth_something(resumed: dict[bool, dict[str, Any]])
     for name, method in METHODS.items():
         loop = Loop(method)
         loop.run(0, 10)
-        assert not torch.equal(loop.end()["model"], ends[name]) or isinstance(method, SwitchingSubgradient)
+        assert not torch.equal(loop.end()["model"], ends[name]) or isinstance(
+            method, SwitchingSubgradient
+        )
     assert not torch.equal(ends["DescentAscent"], ends["SSLALM"])
 
 
@@ -147,7 +173,9 @@ def test_loading_shares_nothing_with_its_source(method: Algorithm[Any]) -> None:
     third = Loop(method)
     third.fair.load_state_dict(second.fair.state_dict())
     assert same(knowledge(second.fair), knowledge(third.fair))
-    assert not any((leaf == 77.0).any() for leaf in (*knowledge(first.fair), *knowledge(second.fair)))
+    assert not any(
+        (leaf == 77.0).any() for leaf in (*knowledge(first.fair), *knowledge(second.fair))
+    )
 
 
 def test_a_loop_that_has_not_begun_can_be_saved() -> None:
@@ -173,15 +201,19 @@ def test_the_trend_is_saved() -> None:
 
 def test_what_was_skipped_is_saved() -> None:
     model = network()
-    fair = Constrained(model, constraints.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent())
+    fair = Constrained(
+        model, constraints.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent()
+    )
     with pytest.warns(RuntimeWarning, match="skipped"):
         fair.backward(model(WHO.X)[:, 0] * torch.nan, {"race": WHO.race})
-    other = Constrained(network(), constraints.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent())
+    other = Constrained(
+        network(), constraints.bounded_group_loss(3, bound=0.3, by="race"), DescentAscent()
+    )
     other.load_state_dict(fair.state_dict())
     assert other.skipped == 1
 
 
-# What does not fit ----------------------------------------------------------------------------------------------------
+# What does not fit --------------------------------------------------------------------------------
 
 
 def saved(method: Algorithm[Any]) -> dict[str, Any]:
@@ -191,7 +223,9 @@ def saved(method: Algorithm[Any]) -> dict[str, Any]:
 
 
 def test_a_state_of_another_method_is_a_sentence() -> None:
-    with pytest.raises(ValueError, match="the saved state is of SSLALM, this loop runs DescentAscent"):
+    with pytest.raises(
+        ValueError, match="the saved state is of SSLALM, this loop runs DescentAscent"
+    ):
         Loop(DescentAscent()).fair.load_state_dict(saved(SSLALM()))
 
 
@@ -202,13 +236,18 @@ def test_a_state_without_a_constraint_is_a_sentence(method: Algorithm[Any]) -> N
         "weights": constraints.weight_norm(1.0),
     }
     fair = Constrained(network(), other, method)
-    with pytest.raises(ValueError, match=r"has no constraint 'weights: weight norm <= 1'; it has \['norm: "):
+    with pytest.raises(
+        ValueError, match=r"has no constraint 'weights: weight norm <= 1'; it has \['norm: "
+    ):
         fair.load_state_dict(saved(method))
 
 
 @pytest.mark.parametrize("method", [SSLALM(), SwitchingSubgradient()])
 def test_a_state_of_another_model_is_a_sentence(method: Algorithm[Any]) -> None:
-    for model in (seeded(lambda: nn.Linear(4, 1)).double(), seeded(lambda: nn.Sequential(nn.Linear(4, 1))).double()):
+    for model in (
+        seeded(lambda: nn.Linear(4, 1)).double(),
+        seeded(lambda: nn.Sequential(nn.Linear(4, 1))).double(),
+    ):
         fair = Constrained(model, three_constraints(), method)
         with pytest.raises(ValueError, match=r"the saved state is of another model: .* differ"):
             fair.load_state_dict(saved(method))

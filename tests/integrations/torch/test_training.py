@@ -1,4 +1,5 @@
-"""`Constrained` beside what loops have: mixed precision, accumulation, clipping, compilation, models of all kinds."""
+"""`Constrained` beside what loops have: mixed precision, accumulation, clipping, compilation,
+models of all kinds."""
 
 from __future__ import annotations
 
@@ -41,21 +42,29 @@ both = pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
 
 def gradients(model: nn.Module) -> Tensor:
     return torch.cat(
-        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in model.parameters()]
+        [
+            torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten()
+            for p in model.parameters()
+        ]
     )
 
 
-# Mixed precision ------------------------------------------------------------------------------------------------------
+# Mixed precision ----------------------------------------------------------------------------------
 
-NARROW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+NARROW = pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"]
+)
 
 
 class Mixed:
-    """A float32 model under autocast, after two steps, with a scaler that starts at a given scale."""
+    """A float32 model under autocast, after two steps, with a scaler that starts at a given
+    scale."""
 
     def __init__(self, method: Algorithm[Any], dtype: torch.dtype, scale: float) -> None:
         self.who, self.model, self.dtype = people(dtype=F32), network(dtype=F32), dtype
-        self.fair = Constrained(self.model, constraints.loss_parity(3, bound=0.02, by="race"), method)
+        self.fair = Constrained(
+            self.model, constraints.loss_parity(3, bound=0.02, by="race"), method
+        )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
         for start in (0, 24):
@@ -73,22 +82,32 @@ class Mixed:
 
 @both
 @NARROW
-def test_a_scaled_gradient_unscaled_is_the_gradient(method: Algorithm[Any], dtype: torch.dtype) -> None:
+def test_a_scaled_gradient_unscaled_is_the_gradient(
+    method: Algorithm[Any], dtype: torch.dtype
+) -> None:
     plain, mixed = Mixed(method, dtype, 1.0), Mixed(method, dtype, 2.0**12)
     plain.backward(48)
     mixed.backward(48, mixed.scaler)
     expected = gradients(plain.model)
-    assert torch.allclose(gradients(mixed.model), 2.0**12 * expected, rtol=2e-3, atol=2.0**12 * 1e-5)
+    assert torch.allclose(
+        gradients(mixed.model), 2.0**12 * expected, rtol=2e-3, atol=2.0**12 * 1e-5
+    )
     mixed.scaler.unscale_(mixed.optimizer)
-    exact = dtype == torch.bfloat16  # a power of two changes no digit there; float16 underflows without a scale
-    assert torch.allclose(gradients(mixed.model), expected, rtol=0.0 if exact else 2e-3, atol=0.0 if exact else 1e-5)
+    # a power of two changes no digit there; float16 underflows without a scale
+    exact = dtype == torch.bfloat16
+    assert torch.allclose(
+        gradients(mixed.model), expected, rtol=0.0 if exact else 2e-3, atol=0.0 if exact else 1e-5
+    )
     assert expected.norm() > 1e-2
     before = flat(mixed.model)
     mixed.scaler.step(mixed.optimizer)
     mixed.scaler.update()
     assert torch.allclose(flat(mixed.model), before - LR * expected, rtol=2e-3, atol=1e-5)
     pairs = zip(knowledge(plain.fair), knowledge(mixed.fair), strict=True)
-    assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-7, equal_nan=True) for a, b in pairs) or not exact
+    assert (
+        all(torch.allclose(a, b, rtol=1e-6, atol=1e-7, equal_nan=True) for a, b in pairs)
+        or not exact
+    )
 
 
 @pytest.mark.filterwarnings("ignore:step . was skipped:RuntimeWarning")
@@ -127,10 +146,13 @@ def test_a_model_in_bfloat16_trains(method: Algorithm[Any]) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for numbers in numbers_for(method, 5, who):
         step(fair, optimizer, model, who, numbers)
-    assert all(p.dtype == torch.bfloat16 and p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert all(
+        p.dtype == torch.bfloat16 and p.grad is not None and p.grad.isfinite().all()
+        for p in model.parameters()
+    )
 
 
-# Accumulation ---------------------------------------------------------------------------------------------------------
+# Accumulation -------------------------------------------------------------------------------------
 
 PARTS = [5, 20, 9, 30]  # rows of the mini-batches: sorted by race, so that each lacks some
 
@@ -158,7 +180,10 @@ def test_an_accumulated_step_is_one_on_all_rows(method: Algorithm[Any]) -> None:
         accumulate(fairs[1], models[1], ordered)
         optimizers[1].step()
         assert torch.allclose(flat(models[0]), flat(models[1]), atol=1e-12)
-    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(knowledge(fairs[0]), knowledge(fairs[1]), strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-12)
+        for a, b in zip(knowledge(fairs[0]), knowledge(fairs[1]), strict=True)
+    )
     assert fairs[1].steps == 5
 
 
@@ -176,7 +201,10 @@ def test_a_share_is_a_share_of_the_direction() -> None:
     """Every mini-batch is a step of the multipliers; `.grad` is the mean of the directions."""
     model, other = network(), network()
     limit = constraints.bounded_group_loss(3, bound=0.3, by="race")
-    fair, apart = Constrained(model, limit, DescentAscent(eta=0.5)), Constrained(other, limit, DescentAscent(eta=0.5))
+    fair, apart = (
+        Constrained(model, limit, DescentAscent(eta=0.5)),
+        Constrained(other, limit, DescentAscent(eta=0.5)),
+    )
     directions = []
     for start in (0, 40, 80):
         numbers = torch.arange(start, start + 40)
@@ -209,7 +237,7 @@ def test_a_step_size_of_zero_is_no_division_by_zero(build: Callable[..., Algorit
     assert fair.steps == 3
 
 
-# What else a loop does ------------------------------------------------------------------------------------------------
+# What else a loop does ----------------------------------------------------------------------------
 
 
 @both
@@ -305,10 +333,14 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize("method", FIXED.values(), ids=FIXED)
 def test_tied_parameters_are_one(method: Algorithm[Any]) -> None:
-    """A shared matrix is one parameter, whose gradient is the sum over its places; a list of them gives the same."""
+    """A shared matrix is one parameter, whose gradient is the sum over its places; a list of them
+    gives the same."""
     models = [seeded(Tied).double(), seeded(Tied).double()]
     limit = constraints.bounded_group_loss(3, bound=0.3, by="race")
-    fairs = [Constrained(models[0], limit, method), Constrained([*models[1].parameters()], limit, method)]
+    fairs = [
+        Constrained(models[0], limit, method),
+        Constrained([*models[1].parameters()], limit, method),
+    ]
     before = flat(models[0])
     for fair, model in zip(fairs, models, strict=True):
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -320,7 +352,7 @@ def test_tied_parameters_are_one(method: Algorithm[Any]) -> None:
     assert (flat(models[0]) - before).norm() > 1e-5
 
 
-# Models of all kinds --------------------------------------------------------------------------------------------------
+# Models of all kinds ------------------------------------------------------------------------------
 
 
 class Reader(nn.Module):
@@ -335,7 +367,9 @@ class Reader(nn.Module):
         self.head = nn.Linear(16, 1)
 
     def forward(self, words: Tensor, X: Tensor) -> Tensor:
-        out: Tensor = self.head(torch.cat([self.encoder(self.words(words)).mean(1), self.numbers(X)], -1))
+        out: Tensor = self.head(
+            torch.cat([self.encoder(self.words(words)).mean(1), self.numbers(X)], -1)
+        )
         return out.squeeze(-1)
 
 
@@ -350,7 +384,10 @@ def test_a_model_with_everything_trains(method: Algorithm[Any]) -> None:
     def rows(numbers: Tensor) -> MiniBatch:
         outputs = model(words[numbers], who.X[numbers])
         return MiniBatch(
-            bce(outputs, who.y[numbers]), {"race": who.race[numbers], "sex": who.sex[numbers]}, None, outputs
+            bce(outputs, who.y[numbers]),
+            {"race": who.race[numbers], "sex": who.sex[numbers]},
+            None,
+            outputs,
         )
 
     with torch.random.fork_rng():
@@ -365,7 +402,9 @@ def test_a_model_with_everything_trains(method: Algorithm[Any]) -> None:
     assert flat(model).isfinite().all()
     assert (flat(model) - before).norm() > 1e-3
     assert int(model.numbers[1].num_batches_tracked) == 4 * method.draws
-    assert torch.equal(model.words.weight[0], torch.zeros(8)) or isinstance(method, SwitchingSubgradient)
+    assert torch.equal(model.words.weight[0], torch.zeros(8)) or isinstance(
+        method, SwitchingSubgradient
+    )
 
 
 def test_several_classes_and_numbers_to_predict() -> None:
@@ -380,7 +419,9 @@ def test_several_classes_and_numbers_to_predict() -> None:
         model = seeded(lambda width=width: nn.Linear(4, width)).double()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         tight = 0.5 * float(loss(model(who.X)).detach()[who.race == 2].mean())
-        fair = Constrained(model, constraints.bounded_group_loss(3, bound=tight, by="race"), DescentAscent(eta=0.5))
+        fair = Constrained(
+            model, constraints.bounded_group_loss(3, bound=tight, by="race"), DescentAscent(eta=0.5)
+        )
         for _ in range(150):
             optimizer.zero_grad()
             fair.backward(loss(model(who.X)), {"race": who.race})

@@ -15,7 +15,9 @@ from fairbound import Constrained, MiniBatch, constraints
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod
 
 WHO = people()
-GENERAL = {name: method for name, method in FIXED.items() if not isinstance(method, MultiplierMethod)}
+GENERAL = {
+    name: method for name, method in FIXED.items() if not isinstance(method, MultiplierMethod)
+}
 LIMIT = constraints.bounded_group_loss(3, bound=0.3, by="race")
 
 
@@ -30,12 +32,15 @@ class Dual(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Late(MultiplierMethod[Dual]):
-    """Dual ascent whose multipliers are clamped from its fourth step on: by an operation, or by a branch."""
+    """Dual ascent whose multipliers are clamped from its fourth step on: by an operation, or by a
+    branch."""
 
     tau: float = 0.05
     branches: bool = False
 
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Dual:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> Dual:
         return Dual(like.new_zeros(m), like.new_zeros(()))
 
     def step(self, state: Dual, c: Tensor) -> tuple[Tensor, Dual]:
@@ -59,19 +64,23 @@ def test_a_step_that_changes_on_the_way_trains(branches: bool) -> None:
         batch = mini_batch(model)
         c = torch.stack([batch.losses[WHO.race[:60] == race].mean() for race in range(3)]) - 0.3
         w, state = method.step(state, c.detach())
-        expected = torch.autograd.grad(batch.losses.mean() + w @ c, [*model.parameters()], retain_graph=True)
+        expected = torch.autograd.grad(
+            batch.losses.mean() + w @ c, [*model.parameters()], retain_graph=True
+        )
         assert not fair.backward(batch).skipped
         for p, gradient in zip(model.parameters(), expected, strict=True):
             assert p.grad is not None
             assert torch.allclose(p.grad, gradient, atol=1e-12)
-        assert torch.allclose(torch.tensor([*fair.multipliers.values()]).double(), state.y, atol=1e-12)
+        assert torch.allclose(
+            torch.tensor([*fair.multipliers.values()]).double(), state.y, atol=1e-12
+        )
         largest.append(max(fair.multipliers.values()))
         optimizer.step()
     assert max(largest[:3]) > 0.1
     assert max(largest[3:]) <= 0.1
 
 
-# What a state may hold ------------------------------------------------------------------------------------------------
+# What a state may hold ----------------------------------------------------------------------------
 
 
 class Mixed(NamedTuple):
@@ -89,7 +98,9 @@ class OfAllKinds(MultiplierMethod[Mixed]):
     tau: float = 0.05
     etas: Any = None
 
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Mixed:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> Mixed:
         y, zero = like.new_zeros(m), like.new_zeros(())
         return Mixed(y, y > 0, zero.expand(m), zero.long(), zero)
 
@@ -112,7 +123,7 @@ def test_a_state_may_hold_bools_whole_numbers_and_expanded_tensors() -> None:
     assert {value.dtype for value in saved["active"].values()} == {torch.bool}
 
 
-# A state that is not finite, though the direction is ------------------------------------------------------------------
+# A state that is not finite, though the direction is ----------------------------------------------
 
 
 class Total(NamedTuple):
@@ -132,7 +143,9 @@ class Overflows(MultiplierMethod[Total]):
     def smoothing(self) -> tuple[float, float] | None:
         return (0.5, 0.5) if self.smooths else None
 
-    def start(self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None) -> Total:
+    def start(
+        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
+    ) -> Total:
         return Total(like.new_zeros(m), like.new_zeros(()), like.new_zeros(()))
 
     def step(self, state: Total, c: Tensor) -> tuple[Tensor, Total]:
@@ -147,7 +160,9 @@ class GeneralOverflows(Algorithm[Any]):
 
     inside: Overflows = Overflows()
 
-    def init(self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None) -> Any:
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> Any:
         return self.inside.init(x, m, first, equality)
 
     def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
@@ -242,7 +257,7 @@ def test_in_a_trainer_the_state_stays_where_it_would_not_be_finite() -> None:
     assert (fair.steps, fair.skipped) == (2, 1)
 
 
-# General methods ------------------------------------------------------------------------------------------------------
+# General methods ----------------------------------------------------------------------------------
 
 
 class Partly(nn.Module):
@@ -281,8 +296,12 @@ def test_what_grad_held_is_added_to(method: Algorithm[Any], scaled: bool) -> Non
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0) if scaled else None
         step_on(model, method, scaler=scaler, scale=0.5)
     assert all(p.grad is None for p in empty.unused.parameters())
-    assert all(p.grad is not None and torch.equal(p.grad, torch.full_like(p, 3.0)) for p in full.unused.parameters())
-    assert all(torch.equal(grad, torch.full_like(grad, 3.0)) for grad in held if grad is not None)  # not in place
+    assert all(
+        p.grad is not None and torch.equal(p.grad, torch.full_like(p, 3.0))
+        for p in full.unused.parameters()
+    )
+    # not in place
+    assert all(torch.equal(grad, torch.full_like(grad, 3.0)) for grad in held if grad is not None)
     moved = 0.0
     for p, q in zip(empty.parameters(), full.parameters(), strict=True):
         if p.grad is not None:

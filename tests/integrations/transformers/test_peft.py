@@ -1,4 +1,5 @@
-"""A language model with LoRA adapters (peft) and the default method: only adapters train, and the bound is kept."""
+"""A language model with LoRA adapters (peft) and the default method: only adapters train, and the
+bound is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ WORDS, LENGTH, SIZE, BATCH, STEPS, RISE = 16, 8, 1280, 64, 480, 0.1
 
 def text_losses(logits: Tensor, texts: Tensor) -> Tensor:
     """(B,) the mean over the words of a text."""
-    return cross_entropy(logits[:, :-1].float().transpose(1, 2), texts[:, 1:], reduction="none").mean(1)
+    return cross_entropy(
+        logits[:, :-1].float().transpose(1, 2), texts[:, 1:], reduction="none"
+    ).mean(1)
 
 
 def written(next_word: Tensor, count: int, rng: torch.Generator) -> Tensor:
@@ -36,7 +39,8 @@ def written(next_word: Tensor, count: int, rng: torch.Generator) -> Tensor:
 
 
 class Texts(Dataset[dict[str, Tensor]]):
-    """General texts, group 0, alternate with new ones, in no group; the chains share half of their rows."""
+    """General texts, group 0, alternate with new ones, in no group; the chains share half of their
+    rows."""
 
     def __init__(self) -> None:
         rng = torch.Generator().manual_seed(0)
@@ -50,7 +54,12 @@ class Texts(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, i: int) -> dict[str, Tensor]:
         new = torch.tensor(i % 2 == 1)
-        return {"input_ids": self.texts[i], "labels": self.texts[i], "group": -1 * new.long(), "new": new}
+        return {
+            "input_ids": self.texts[i],
+            "labels": self.texts[i],
+            "group": -1 * new.long(),
+            "new": new,
+        }
 
 
 class Writer(ConstrainedTrainer):
@@ -67,9 +76,13 @@ class Start(NamedTuple):
 def language_model() -> nn.Module:
     """Built from its configuration: nothing is downloaded."""
     config = LlamaConfig(
-        vocab_size=WORDS, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=WORDS,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
         max_position_embeddings=LENGTH,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return LlamaForCausalLM(config)  # type: ignore[no-any-return]
@@ -93,7 +106,9 @@ def start() -> Start:
         optimizer.step()
         schedule.step()
     return Start(
-        {name: value.clone() for name, value in model.state_dict().items()}, data, mean_loss(model, data.general)
+        {name: value.clone() for name, value in model.state_dict().items()},
+        data,
+        mean_loss(model, data.general),
     )
 
 
@@ -105,7 +120,9 @@ def adapted(start: Start) -> nn.Module:
         return get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear"))  # type: ignore[arg-type]
 
 
-def tuned(start: Start, driver: str, folder: Path, method: Any = None) -> tuple[nn.Module, Constrained]:
+def tuned(
+    start: Start, driver: str, folder: Path, method: Any = None
+) -> tuple[nn.Module, Constrained]:
     """By the Trainer or by a plain loop, in the same order and with the same schedule."""
     model = adapted(start)
     bound = constraints.bounded_group_loss(["general text"], bound=start.loss + RISE)
@@ -114,9 +131,16 @@ def tuned(start: Start, driver: str, folder: Path, method: Any = None) -> tuple[
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, STEPS)
     if driver == "Trainer":
         args = TrainingArguments(
-            str(folder), max_steps=STEPS, per_device_train_batch_size=BATCH, max_grad_norm=0.0, use_cpu=True,
-            report_to="none", disable_tqdm=True, save_strategy="no", train_sampling_strategy="sequential",
-        )  # fmt: skip
+            str(folder),
+            max_steps=STEPS,
+            per_device_train_batch_size=BATCH,
+            max_grad_norm=0.0,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            save_strategy="no",
+            train_sampling_strategy="sequential",
+        )
         given = {"train_dataset": start.data, "optimizers": (optimizer, schedule)}
         Writer(model=model, args=args, fair=fair, groups="group", objective="new", **given).train()
         return model, fair
@@ -136,7 +160,9 @@ def rise(start: Start, model: nn.Module) -> float:
 
 
 @pytest.mark.parametrize("driver", ["Trainer", "loop"])
-def test_only_adapters_train_and_the_bound_is_kept(start: Start, driver: str, tmp_path: Path) -> None:
+def test_only_adapters_train_and_the_bound_is_kept(
+    start: Start, driver: str, tmp_path: Path
+) -> None:
     """A bound counts as met if it is exceeded by at most a tenth, as in docs/guides/stories.md."""
     model, fair = tuned(start, driver, tmp_path)
     assert rise(start, model) <= 1.1 * RISE
@@ -150,7 +176,9 @@ def test_only_adapters_train_and_the_bound_is_kept(start: Start, driver: str, tm
     batch = next(iter(DataLoader(start.data, BATCH)))
     losses = text_losses(model.train()(input_ids=batch["input_ids"]).logits, batch["labels"])
     fair.loss(losses, batch["group"], objective=batch["new"]).backward()
-    assert {name for name, p in model.named_parameters() if p.grad is not None} == set(first) - unchanged
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == set(
+        first
+    ) - unchanged
     base = model.unload().state_dict()  # type: ignore[operator]
     assert base.keys() == start.base.keys()
     assert all(torch.equal(base[name], value) for name, value in start.base.items())
@@ -162,7 +190,13 @@ def test_without_the_bound_it_forgets(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_column_of_the_objective_must_be_there(start: Start, tmp_path: Path) -> None:
-    fair = Constrained(model := adapted(start), constraints.bounded_group_loss(["general text"], bound=1.0))
-    args = TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True)
+    fair = Constrained(
+        model := adapted(start), constraints.bounded_group_loss(["general text"], bound=1.0)
+    )
+    args = TrainingArguments(
+        str(tmp_path), max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True
+    )
     with pytest.raises(ValueError, match="the batch has no column 'newer', only"):
-        Writer(model=model, args=args, fair=fair, objective="newer", train_dataset=start.data).train()
+        Writer(
+            model=model, args=args, fair=fair, objective="newer", train_dataset=start.data
+        ).train()

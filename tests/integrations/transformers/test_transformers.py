@@ -28,7 +28,10 @@ class Sentences(Dataset[dict[str, Tensor]]):
 
     def __init__(self, columns: tuple[str, ...] = ("input_ids", "labels", "group")) -> None:
         rng = torch.Generator().manual_seed(0)
-        tokens, group = torch.randint(20, (SIZE, 6), generator=rng), torch.randint(2, (SIZE,), generator=rng)
+        tokens, group = (
+            torch.randint(20, (SIZE, 6), generator=rng),
+            torch.randint(2, (SIZE,), generator=rng),
+        )
         labels = (torch.where(group == 0, tokens[:, 0], tokens[:, -1]) > 9).long()
         self.columns = {"input_ids": tokens, "labels": labels, "group": group}
         self.columns = {name: self.columns[name] for name in columns}
@@ -41,12 +44,20 @@ class Sentences(Dataset[dict[str, Tensor]]):
 
 
 def tiny(seed: int = 0, classes: int = 2) -> nn.Module:
-    """Built from its configuration: nothing is downloaded. Without dropout, so that a loop is repeatable."""
+    """Built from its configuration: nothing is downloaded. Without dropout, so that a loop is
+    repeatable."""
     config = BertConfig(
-        vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=classes,
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=8,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=classes,
         initializer_range=0.5,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return BertForSequenceClassification(config)  # type: ignore[no-any-return]
@@ -56,7 +67,9 @@ class InOrder(ConstrainedTrainer):
     """Without shuffling."""
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        return self.accelerator.prepare(DataLoader(self.train_dataset, BATCH, collate_fn=self.data_collator))  # type: ignore[no-any-return]
+        return self.accelerator.prepare(
+            DataLoader(self.train_dataset, BATCH, collate_fn=self.data_collator)
+        )  # type: ignore[no-any-return]
 
 
 def sgd(model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
@@ -64,7 +77,9 @@ def sgd(model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
     return optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 24)
 
 
-def trainer_of(folder: Path, method: Any = METHOD, kind: type[ConstrainedTrainer] = InOrder, **given: Any) -> Any:
+def trainer_of(
+    folder: Path, method: Any = METHOD, kind: type[ConstrainedTrainer] = InOrder, **given: Any
+) -> Any:
     settings = {
         "num_train_epochs": 2,
         "per_device_train_batch_size": BATCH,
@@ -72,7 +87,11 @@ def trainer_of(folder: Path, method: Any = METHOD, kind: type[ConstrainedTrainer
         "save_strategy": "no",
         "report_to": "none",
     }
-    own = {name: given.pop(name) for name in list(given) if name in TrainingArguments.__dataclass_fields__}
+    own = {
+        name: given.pop(name)
+        for name in list(given)
+        if name in TrainingArguments.__dataclass_fields__
+    }
     args = TrainingArguments(str(folder), use_cpu=True, disable_tqdm=True, **(settings | own))
     model = given.pop("model", None) or tiny()
     fair = given.pop("fair", None) or Constrained(model, PARITY, method)
@@ -85,7 +104,9 @@ def plain_loop(accumulate: int = 1, method: Any = METHOD, epochs: int = 2) -> En
     fair, (optimizer, schedule) = Constrained(model, PARITY, method), sgd(model)
     for _ in range(epochs):
         for i, batch in enumerate(DataLoader(Sentences(), BATCH)):
-            losses = cross_entropy(model(batch["input_ids"]).logits, batch["labels"], reduction="none")
+            losses = cross_entropy(
+                model(batch["input_ids"]).logits, batch["labels"], reduction="none"
+            )
             if accumulate == 1:
                 fair.backward(losses, batch["group"])
             else:
@@ -105,11 +126,15 @@ def ended(trainer: ConstrainedTrainer) -> End:
 @pytest.mark.parametrize("method", [METHOD, Penalty()], ids=["DescentAscent", "Penalty"])
 def test_it_equals_the_plain_loop(tmp_path: Path, method: Any) -> None:
     """Evaluation comes in between."""
-    trainer = trainer_of(tmp_path, method, eval_dataset=Sentences(), eval_strategy="steps", eval_steps=5)
+    trainer = trainer_of(
+        tmp_path, method, eval_dataset=Sentences(), eval_strategy="steps", eval_steps=5
+    )
     trainer.train()
     assert ended(trainer).equals(plain_loop(method=method))
     assert trainer.fair.steps == 24
-    assert isinstance(method, DescentAscent) == any(value > 0.01 for value in trainer.fair.multipliers.values())
+    assert isinstance(method, DescentAscent) == any(
+        value > 0.01 for value in trainer.fair.multipliers.values()
+    )
 
 
 def test_accumulation_equals_the_plain_loop(tmp_path: Path) -> None:
@@ -124,7 +149,9 @@ def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
     saving = {"save_strategy": "steps", "save_steps": 5}
     whole = trainer_of(tmp_path, gradient_accumulation_steps=2, **saving)
     whole.train()
-    resumed = trainer_of(tmp_path / "again", gradient_accumulation_steps=2, model=tiny(seed=1), **saving)
+    resumed = trainer_of(
+        tmp_path / "again", gradient_accumulation_steps=2, model=tiny(seed=1), **saving
+    )
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert ended(resumed).equals(ended(whole))
     assert ended(whole).equals(plain_loop(accumulate=2))
@@ -134,7 +161,9 @@ def test_a_checkpoint_of_unconstrained_training_is_warned_of(tmp_path: Path) -> 
     trainer_of(tmp_path, save_strategy="epoch").train()
     (tmp_path / "checkpoint-12" / "constrained.pt").unlink()
     trainer = trainer_of(tmp_path)
-    with pytest.warns(UserWarning, match=r"checkpoint-12 has no constrained.pt: the method starts anew"):
+    with pytest.warns(
+        UserWarning, match=r"checkpoint-12 has no constrained.pt: the method starts anew"
+    ):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     assert trainer.fair.steps == 12
 
@@ -153,13 +182,17 @@ def test_evaluation_needs_no_groups_and_moves_nothing(tmp_path: Path) -> None:
 def test_multipliers_are_in_the_logs(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, logging_steps=6, save_strategy="epoch")
     trainer.train()
-    history = json.loads((tmp_path / "checkpoint-24" / "trainer_state.json").read_text())["log_history"]
+    history = json.loads((tmp_path / "checkpoint-24" / "trainer_state.json").read_text())[
+        "log_history"
+    ]
     logged = [record["multiplier/A - mean"] for record in history if "loss" in record]
     assert len(logged) == 4
     assert logged[-1] == trainer.fair.multipliers["A - mean"]
 
 
-def test_tensorboard_shows_what_the_default_method_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_shows_what_the_default_method_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: make test-trainers")
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
     trainer = trainer_of(tmp_path, method=None, logging_steps=6, report_to="tensorboard")
@@ -175,7 +208,9 @@ class NotFinite(InOrder):
     """The third mini-batch of training."""
 
     def example_losses(self, outputs: Any, labels: Tensor) -> Tensor:
-        return super().example_losses(outputs, labels) * (torch.nan if self.state.global_step == 2 else 1.0)
+        return super().example_losses(outputs, labels) * (
+            torch.nan if self.state.global_step == 2 else 1.0
+        )
 
 
 def test_a_loss_that_is_not_finite_skips_its_step(tmp_path: Path) -> None:
@@ -198,14 +233,20 @@ def test_rates_and_several_columns(tmp_path: Path) -> None:
     data.columns["other"] = torch.arange(SIZE) % 2
     model = tiny()
     trainer = trainer_of(
-        tmp_path, model=model, fair=Constrained(model, both, METHOD), train_dataset=data, groups=["group", "other"]
+        tmp_path,
+        model=model,
+        fair=Constrained(model, both, METHOD),
+        train_dataset=data,
+        groups=["group", "other"],
     )
     trainer.train()
     assert trainer.fair.steps == 24
-    assert any(value > 0 for name, value in trainer.fair.multipliers.items() if name.startswith("first"))
+    assert any(
+        value > 0 for name, value in trainer.fair.multipliers.items() if name.startswith("first")
+    )
 
 
-# Wrong use ------------------------------------------------------------------------------------------------------------
+# Wrong use ----------------------------------------------------------------------------------------
 
 
 def test_a_dataset_without_groups_is_refused(tmp_path: Path) -> None:
@@ -219,11 +260,15 @@ def test_a_dataset_without_labels_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_loss_is_a_method_to_override(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"compute_loss_func gives their mean; override example_losses"):
+    with pytest.raises(
+        ValueError, match=r"compute_loss_func gives their mean; override example_losses"
+    ):
         trainer_of(tmp_path, compute_loss_func=lambda *_, **__: None)
     data = Sentences()
     data.columns["labels"] = data.columns["labels"].float()
-    with pytest.raises(ValueError, match=r"labels \(B,\) of whole numbers.*override example_losses"):
+    with pytest.raises(
+        ValueError, match=r"labels \(B,\) of whole numbers.*override example_losses"
+    ):
         trainer_of(tmp_path, train_dataset=data, model=tiny(classes=1)).train()
 
 

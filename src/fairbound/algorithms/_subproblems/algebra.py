@@ -29,7 +29,8 @@ def pick(index: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def line_search(slope: Callable[[Tensor], Tensor], f0: Tensor) -> Tensor:
-    """Steps (B,) with |slope| <= 0.3 slope(0), or 1 if still rising there: regula falsi (Illinois) on a falling slope.
+    """Steps (B,) with |slope| <= 0.3 slope(0), or 1 if still rising there: regula falsi (Illinois)
+    on a falling slope.
 
     >>> line_search(lambda s: 1 - 4 * s, torch.ones(1))
     tensor([0.2500])

@@ -6,12 +6,12 @@ With multipliers y >= 0 of J d <= h, the Lagrangian splits over coordinates:
 
     v(y) = g + J'y,   d(y) = clip(-v/tau, -beta, beta),   grad theta(y) = J d(y) - h =: r(y),
 
-theta is concave, once differentiable and piecewise quadratic with second derivative -J_F J_F'/tau, where F are the
-coordinates with |v| < tau beta. Since d(y) minimizes the Lagrangian, primal minus dual value at d(y) is -y'r, so
-(max r_+, -y'r) certify it. If no coordinate is clipped, y solves the nonnegative QP of the Gram matrix G = JJ': that is
-the usual case, and costs one Gram matrix and four passes over J.
-Otherwise: semismooth Newton steps on theta, each a nonnegative QP of m variables with a line search (`newton`), and an
-interior point method where those stall.
+theta is concave, once differentiable and piecewise quadratic with second derivative -J_F J_F'/tau,
+where F are the coordinates with |v| < tau beta. Since d(y) minimizes the Lagrangian, primal minus
+dual value at d(y) is -y'r, so (max r_+, -y'r) certify it. If no coordinate is clipped, y solves the
+nonnegative QP of the Gram matrix G = JJ': that is the usual case, and costs one Gram matrix and
+four passes over J. Otherwise: semismooth Newton steps on theta, each a nonnegative QP of m
+variables with a line search (`newton`), and an interior point method where those stall.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,8 @@ from .algebra import adjoint, dot, line_search, pick, times
 from .interior import interior
 from .nnqp import nnqp
 
-ACCEPT = 1e-13  # relative residual at which a solution is final; rounding of sums over n is of this size
+# relative residual at which a solution is final; rounding of sums over n is of this size
+ACCEPT = 1e-13
 STALLED = 1e-11  # relative residual that is accepted when steps no longer improve it
 NOISE = 0.01  # weight of g/tau in the size of a residual
 NEWTON_STEPS = 40  # 2..6 are usual
@@ -63,8 +64,11 @@ class FromProducts(NamedTuple):
     gap: Tensor  # (B,)
 
 
-def known(y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, beta: Tensor) -> FromProducts:
-    """The same numbers as `point` has without clipping, from JJ', J g and g'g (B,): without a pass over n.
+def known(
+    y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, beta: Tensor
+) -> FromProducts:
+    """The same numbers as `point` has without clipping, from JJ', J g and g'g (B,): without a pass
+    over n.
 
     No coordinate of v is larger than |v|, and v = g + J'y, J v = J g + JJ'y.
     """
@@ -77,7 +81,8 @@ def known(y: Tensor, G: Tensor, Jg: Tensor, gg: Tensor, h: Tensor, tau: Tensor, 
 
 
 def finished(y: Tensor, qp: BoxQP) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """d (B, n), multipliers (B, m), violation (B,), gap (B,); where y is not the solution it is looked for."""
+    """d (B, n), multipliers (B, m), violation (B,), gap (B,); where y is not the solution it is
+    looked for."""
     at = point(y, qp)
     bad = ~(at.error <= ACCEPT)
     if bool(bad.any()):
@@ -87,13 +92,16 @@ def finished(y: Tensor, qp: BoxQP) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _hard(y: Tensor, qp: BoxQP) -> Tensor:
-    """Multipliers by Newton steps; where they stall, by Newton steps from the interior point solution."""
+    """Multipliers by Newton steps; where they stall, by Newton steps from the interior point
+    solution."""
     y, error = newton(y, qp)
     bad = error > STALLED
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)
         part = BoxQP(*pick(index, *qp))
-        y_interior, error_interior = newton(interior(part.g, part.h, part.J, part.tau, part.beta)[1], part)
+        y_interior, error_interior = newton(
+            interior(part.g, part.h, part.J, part.tau, part.beta)[1], part
+        )
         better = error_interior < error[index]
         y = y.index_copy(0, index, torch.where(better.unsqueeze(-1), y_interior, y[index]))
     return y
@@ -110,10 +118,12 @@ def point(y: Tensor, qp: BoxQP, noise: Tensor | float = 0.0) -> BoxPoint:
 
 
 def _error(y: Tensor, r: Tensor, h: Tensor, G: Tensor, length: Tensor, tau: Tensor) -> Tensor:
-    """The relative residual (B,) of multipliers y with residuals r (B, m), for a d of this length (B,)."""
+    """The relative residual (B,) of multipliers y with residuals r (B, m), for a d of this length
+    (B,)."""
     square = G.diagonal(dim1=-2, dim2=-1)  # (B, m) |J_i|^2
     size = torch.addcmul(h.abs(), square.sqrt(), length.unsqueeze(-1))  # (B, m) what r_i is made of
-    # Of y_i >= 0 and -r_i >= 0 one must be 0; y_i |J_i|^2/tau, what y_i does to row i, has the unit of r_i.
+    # Of y_i >= 0 and -r_i >= 0 one must be 0; y_i |J_i|^2/tau, what y_i does to row i, has the unit
+    # of r_i.
     complement = torch.minimum(y * square / tau.unsqueeze(-1), -r).abs_()
     return complement.div_(size.clamp_min_(torch.finfo(r.dtype).tiny)).amax(-1)
 
@@ -125,13 +135,15 @@ def _clip(v: Tensor, tau: Tensor, beta: Tensor) -> Tensor:
 
 
 def newton(y: Tensor, qp: BoxQP, *, steps: int = NEWTON_STEPS) -> tuple[Tensor, Tensor]:
-    """Semismooth Newton ascent on theta from y; returns the best y (B, m) and its relative residual (B,)."""
+    """Semismooth Newton ascent on theta from y; returns the best y (B, m) and its relative residual
+    (B,)."""
     out, out_error = y.clone(), torch.full_like(qp.tau, torch.inf)
     index = torch.arange(y.shape[0], device=y.device)  # instances still at work
     damping = torch.full_like(qp.tau, 1e-12)  # (B,) relative to the largest possible curvature
     since = torch.zeros_like(qp.tau)  # (B,) steps since the residual last fell clearly
-    # Near a solution of the outer problem d is much smaller than g/tau, from which it comes by cancellation: then no
-    # residual can be below the rounding of g/tau, which weighs 1e-15 = NOISE * ACCEPT.
+    # Near a solution of the outer problem d is much smaller than g/tau, from which it comes by
+    # cancellation: then no residual can be below the rounding of g/tau, which weighs 1e-15 = NOISE
+    # * ACCEPT.
     noise = NOISE * torch.linalg.vector_norm(qp.g, dim=-1) / qp.tau  # (B,)
     for _ in range(steps):
         at = point(y, qp, noise)
@@ -140,7 +152,11 @@ def newton(y: Tensor, qp: BoxQP, *, steps: int = NEWTON_STEPS) -> tuple[Tensor, 
         out = out.index_copy(0, index, torch.where(better.unsqueeze(-1), y, out[index]))
         out_error = out_error.index_copy(0, index, torch.where(better, at.error, old))
         since = torch.where(at.error < 0.5 * old, 0.0, since + 1)
-        stop = (at.error <= ACCEPT) | ((since >= 2) & (out_error[index] <= STALLED)) | ~at.error.isfinite()
+        stop = (
+            (at.error <= ACCEPT)
+            | ((since >= 2) & (out_error[index] <= STALLED))
+            | ~at.error.isfinite()
+        )
         if bool(stop.any()):
             keep = (~stop).nonzero().squeeze(-1)
             if keep.numel() == 0:

@@ -1,14 +1,15 @@
 """Mehrotra's predictor-corrector interior point method for a batch of box-constrained QPs and LPs.
 
-    min_d  g'd + tau/2 |d|^2   s.t.  J d + s = h (y),   low = d + beta (zl),   up = beta - d (zu),   s, low, up >= 0
+    min_d  g'd + tau/2 |d|^2   s.t.  J d + s = h (y),   low = d + beta (zl),   up = beta - d (zu),
+            s, low, up >= 0
 
-Slacks P = (low, up, s) and their multipliers Z = (zl, zu, y) are kept strictly positive. A step is Newton's on the
-optimality conditions with P Z = target; eliminating everything but dy leaves (J D^-1 J' + diag(s/y)) dy = rhs, (m, m),
-with D = tau + zl/low + zu/up. The code keeps P and Z as one tensor each because on small problems a step costs its
-number of torch calls.
+Slacks P = (low, up, s) and their multipliers Z = (zl, zu, y) are kept strictly positive. A step is
+Newton's on the optimality conditions with P Z = target; eliminating everything but dy leaves (J
+D^-1 J' + diag(s/y)) dy = rhs, (m, m), with D = tau + zl/low + zu/up. The code keeps P and Z as one
+tensor each because on small problems a step costs its number of torch calls.
 
-Reference: Mehrotra, "On the implementation of a primal-dual interior point method", SIAM Journal on Optimization 2
-(1992).
+Reference: Mehrotra, "On the implementation of a primal-dual interior point method", SIAM Journal on
+Optimization 2 (1992).
 """
 
 from typing import NamedTuple
@@ -28,8 +29,11 @@ class _Inner(NamedTuple):
     Z: Tensor  # 2n + m: their multipliers zl, zu, y
 
 
-def interior(g: Tensor, h: Tensor, J: Tensor, tau: Tensor | None, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """d (B, n) and multipliers (B, m) of g (B, n), h (B, m), J (B, m, n), tau (B,) or None for an LP, beta (B,).
+def interior(
+    g: Tensor, h: Tensor, J: Tensor, tau: Tensor | None, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """d (B, n) and multipliers (B, m) of g (B, n), h (B, m), J (B, m, n), tau (B,) or None for an
+    LP, beta (B,).
 
     Rounding ends the progress somewhere below 1e-10, so the best point is kept.
     """
@@ -37,7 +41,8 @@ def interior(g: Tensor, h: Tensor, J: Tensor, tau: Tensor | None, beta: Tensor) 
     tiny = torch.finfo(g.dtype).tiny
     g, h, beta = g.unsqueeze(-1), h.unsqueeze(-1), beta[:, None, None]
     tau = tau if tau is None else tau[:, None, None]
-    row = (torch.linalg.vector_norm(J, dim=-1, keepdim=True) * beta + h.abs()).clamp_min(tiny)  # size of J_i d - h_i
+    # size of J_i d - h_i
+    row = (torch.linalg.vector_norm(J, dim=-1, keepdim=True) * beta + h.abs()).clamp_min(tiny)
     cost = g.abs().amax(1, keepdim=True)  # (B, 1, 1) size of the gradient
     cost = (cost if tau is None else cost + tau * beta).clamp_min(tiny)
     worth = cost * beta
@@ -62,7 +67,8 @@ def interior(g: Tensor, h: Tensor, J: Tensor, tau: Tensor | None, beta: Tensor) 
         merit = torch.addcdiv(off, total, worth)
         better = (merit < best) & ~done
         best_d, best_y = torch.where(better, x.d, best_d), torch.where(better, y, best_y)
-        done = done | ~(merit > FINAL) | ((best < 1e-9) & (merit > 0.5 * best))  # also where merit is NaN
+        # also where merit is NaN
+        done = done | ~(merit > FINAL) | ((best < 1e-9) & (merit > 0.5 * best))
         if bool(done.all()):
             break
         best = torch.where(better, merit, best)
@@ -70,7 +76,9 @@ def interior(g: Tensor, h: Tensor, J: Tensor, tau: Tensor | None, beta: Tensor) 
     return best_d.maximum(-beta).minimum(beta).squeeze(-1), best_y.squeeze(-1)
 
 
-def _step(x: _Inner, W: Tensor, total: Tensor, rp: Tensor, rd: Tensor, J: Tensor, tau: Tensor | None) -> _Inner:
+def _step(
+    x: _Inner, W: Tensor, total: Tensor, rp: Tensor, rd: Tensor, J: Tensor, tau: Tensor | None
+) -> _Inner:
     """Predict with target 0, then correct with the target that the prediction calls for."""
     m, n = J.shape[-2:]
     E = x.Z / x.P
@@ -85,7 +93,8 @@ def _step(x: _Inner, W: Tensor, total: Tensor, rp: Tensor, rd: Tensor, J: Tensor
     LU, pivots, _ = torch.linalg.lu_factor_ex(K * (unit * unit.mT))
 
     def newton(q: Tensor, rp: Tensor, rest: Tensor) -> Tensor:
-        """dP for P Z = target, with (cl, cu, cs) = target / P, q = rd - cl + cu, rp + cs/es and rest = cs - y."""
+        """dP for P Z = target, with (cl, cu, cs) = target / P, q = rd - cl + cu, rp + cs/es and
+        rest = cs - y."""
         rhs = torch.baddbmm(rp, J, inv * q, alpha=-1)
         dy = torch.linalg.lu_solve(LU, pivots, rhs * unit) * unit
         dd = torch.baddbmm(q, J.mT, dy).mul_(inv)  # minus the step in d
@@ -101,13 +110,19 @@ def _step(x: _Inner, W: Tensor, total: Tensor, rp: Tensor, rd: Tensor, J: Tensor
     dP = newton(rd - cl + cu, torch.addcdiv(rp, cs, es), cs - y)
     dZ = torch.addcmul(C - x.Z, E, dP, value=-1)
     primal, dual = _reach(dP / -x.P, dZ / -x.Z, 0.995, tau)
-    return _Inner(torch.addcmul(x.d, primal, dP[:, :n]), torch.addcmul(x.P, primal, dP), torch.addcmul(x.Z, dual, dZ))
+    return _Inner(
+        torch.addcmul(x.d, primal, dP[:, :n]),
+        torch.addcmul(x.P, primal, dP),
+        torch.addcmul(x.Z, dual, dZ),
+    )
 
 
 def _reach(p: Tensor, z: Tensor, keep: float, tau: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Primal and dual step, (B, 1, 1) and at most 1: `keep` times the way to 0 if a full step takes p P and z Z away.
+    """Primal and dual step, (B, 1, 1) and at most 1: `keep` times the way to 0 if a full step takes
+    p P and z Z away.
 
-    In an LP the two are independent; in a QP the dual residual contains d, so both take the shorter one.
+    In an LP the two are independent; in a QP the dual residual contains d, so both take the shorter
+    one.
     """
     primal, dual = (keep / x.amax(1, keepdim=True).clamp_min_(keep) for x in (p, z))
     if tau is None:

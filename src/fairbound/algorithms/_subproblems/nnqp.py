@@ -1,17 +1,18 @@
 """Small nonnegative quadratic programs, solved in a batch.
 
-    min_x  x'Gx/2 - q'x   s.t.  x >= 0,      G (..., m, m) symmetric positive semidefinite, q (..., m).
+    min_x  x'Gx/2 - q'x   s.t.  x >= 0,
+            G (..., m, m) symmetric positive semidefinite, q (..., m).
 
-Optimal when  y = Gx - q >= 0,  x >= 0,  x_i y_i = 0.  G may be singular: a fairness constraint comes as a
-pair of rows +a, -a, so a Gram matrix of m rows often has rank m/2. Rows are scaled to unit diagonal first
-(Jacobi), so bad row scales do not matter; a row that is zero gets x_i = 0.
+Optimal when  y = Gx - q >= 0,  x >= 0,  x_i y_i = 0.  G may be singular: a fairness constraint
+comes as a pair of rows +a, -a, so a Gram matrix of m rows often has rank m/2. Rows are scaled to
+unit diagonal first (Jacobi), so bad row scales do not matter; a row that is zero gets x_i = 0.
 
-Block pivoting (guess the support, exchange every wrong index at once; Judice & Pires 1994) settles most
-instances in two to four solves, and the rest go through the active-set method of Lawson & Hanson (1974),
-which adds one index at a time and cannot cycle.
+Block pivoting (guess the support, exchange every wrong index at once; Judice & Pires 1994) settles
+most instances in two to four solves, and the rest go through the active-set method of Lawson &
+Hanson (1974), which adds one index at a time and cannot cycle.
 
-If the problem is unbounded (the primal constraints contradict each other) x is huge and not optimal: the
-caller looks at the residuals.
+If the problem is unbounded (the primal constraints contradict each other) x is huge and not
+optimal: the caller looks at the residuals.
 """
 
 import torch
@@ -47,7 +48,9 @@ def _factor(support: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
 
 def _solve_on(support: Tensor, factors: tuple[Tensor, Tensor], b: Tensor) -> Tensor:
     """x with A x = b on the support and x = 0 off it; (B, m)."""
-    x: Tensor = torch.linalg.lu_solve(*factors, torch.where(support, b, 0.0).unsqueeze(-1)).squeeze(-1)
+    x: Tensor = torch.linalg.lu_solve(*factors, torch.where(support, b, 0.0).unsqueeze(-1)).squeeze(
+        -1
+    )
     return x
 
 
@@ -70,21 +73,26 @@ def _block_pivoting(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         if bool(solved.all()):
             break
         support = support ^ wrong
-    # One step of iterative refinement removes the bias of RIDGE; on dependent rows it would wander, and is not small.
+    # One step of iterative refinement removes the bias of RIDGE; on dependent rows it would wander,
+    # and is not small.
     fix = _solve_on(support, factors, -y)
     size = x.amax(-1, keepdim=True)  # (B, 1)
     x = torch.where((fix.abs() <= 1e-10 * size).all(-1, keepdim=True), (x + fix).clamp_min_(0), x)
-    # A support with dependent rows gives multipliers near 1/RIDGE: leave those to the careful method.
+    # A support with dependent rows gives multipliers near 1/RIDGE: leave those to the careful
+    # method.
     solved = solved & (size.squeeze(-1) <= 1e8 * b.abs().amax(-1)) & x.isfinite().all(-1)
     return torch.where(solved.unsqueeze(-1), x, 0.0), solved
 
 
 def _lawson_hanson(A: Tensor, b: Tensor) -> Tensor:
-    """Active set from x = 0: a round adds the steepest index, or drops those that the solve made negative."""
+    """Active set from x = 0: a round adds the steepest index, or drops those that the solve made
+    negative."""
     x = torch.zeros_like(b)
     support = torch.zeros_like(b, dtype=torch.bool)
-    refused = support.clone()  # indices that were added and at once dropped: dependent on the support
-    settled = torch.ones_like(support[:, 0])  # (B,) x minimizes on its support, so a new index may enter
+    # indices that were added and at once dropped: dependent on the support
+    refused = support.clone()
+    # (B,) x minimizes on its support, so a new index may enter
+    settled = torch.ones_like(support[:, 0])
     for _ in range(6 * b.shape[-1] + 10):
         y, tol = _slope(A, x, b)
         gain = torch.where(support | refused, 0.0, -y)  # (B, m)

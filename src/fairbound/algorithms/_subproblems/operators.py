@@ -1,6 +1,7 @@
 """Solvers as operators: vmap batches them, compile and make_fx treat them as opaque.
 
-Not `torch.library.custom_op`, whose wrappers cost a fifth of an easy solve: they serve gradients and mutation.
+Not `torch.library.custom_op`, whose wrappers cost a fifth of an easy solve: they serve gradients
+and mutation.
 """
 
 from collections.abc import Callable
@@ -16,16 +17,21 @@ def register(name: str, schema: str, solve: Function, shapes: Function) -> None:
     """Make `torch.ops.fairbound.<name>`.
 
     Args:
-        schema: "(Tensor a, ...) -> (Tensor, ...)"; every argument is a tensor, and there is more than one result.
+        schema: "(Tensor a, ...) -> (Tensor, ...)"; every argument is a tensor, and there is more
+            than one result.
         solve: the function of tensors that have common leading dimensions.
         shapes: the same arguments to empty results of the right shape.
     """
-    if hasattr(torch.ops.fairbound, name):  # pytest imports modules under two names; torch takes an operator once
+    # pytest imports modules under two names; torch takes an operator once
+    if hasattr(torch.ops.fairbound, name):
         return
 
     def batch(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Any, Any]:
         size = info.batch_size
-        front = [x.expand(size, *x.shape) if k is None else x.movedim(k, 0) for x, k in zip(args, in_dims, strict=True)]
+        front = [
+            x.expand(size, *x.shape) if k is None else x.movedim(k, 0)
+            for x, k in zip(args, in_dims, strict=True)
+        ]
         out = getattr(torch.ops.fairbound, name)(*front)
         return out, (0,) * len(out)
 

@@ -1,11 +1,14 @@
-"""`fairbound check`: is an entry what it says? Its card, coverage, checksums, and whether its results recompute.
+"""`fairbound check`: is an entry what it says? Its card, coverage, checksums, and whether its
+results recompute.
 
-The results of a sample of problems are computed again, as they are and in other coordinates that a salt gives
-(`collection.salted`). All of it in processes of their own (`limits`); this one runs nothing of the entry. What a method
-file imports is warned of and not policed: entries are code of their authors.
+The results of a sample of problems are computed again, as they are and in other coordinates that a
+salt gives (`collection.salted`). All of it in processes of their own (`limits`); this one runs
+nothing of the entry. What a method file imports is warned of and not policed: entries are code of
+their authors.
 
-A board shows the results that were computed again, from the checker's own store, and marks entries of which some were
-not. No check finds a method that looks its step size up by the numbers of variables and constraints: it may.
+A board shows the results that were computed again, from the checker's own store, and marks entries
+of which some were not. No check finds a method that looks its step size up by the numbers of
+variables and constraints: it may.
 """
 
 from __future__ import annotations
@@ -35,14 +38,29 @@ from fairbound.benchmark.task import data_checksum
 
 SAMPLE = 3  # problems that are computed again
 PLAIN_IMPORTS = {
-    "__future__", "abc", "collections", "dataclasses", "enum", "fairbound", "functools", "itertools", "math", "numpy",
-    "operator", "statistics", "torch", "typing",
-}  # fmt: skip
-REACHING = {"open", "exec", "eval", "compile", "__import__", "input"}  # calls that reach beyond the method
-# Largest differences, as parts of the way from the start to the reference loss and of the constraints' scale
+    "__future__",
+    "abc",
+    "collections",
+    "dataclasses",
+    "enum",
+    "fairbound",
+    "functools",
+    "itertools",
+    "math",
+    "numpy",
+    "operator",
+    "statistics",
+    "torch",
+    "typing",
+}
+# calls that reach beyond the method
+REACHING = {"open", "exec", "eval", "compile", "__import__", "input"}
+# Largest differences, as parts of the way from the start to the reference loss and of the
+# constraints' scale
 OTHER_MACHINE = 1e-3  # within the first half of the points: rounding has not grown yet
 LATER = 0.05  # at the other points: of the median over runs, beyond the spread of the runs
-SALTED = 0.05  # the median over points and runs, of losses and of violations beyond the spread of the runs
+# the median over points and runs, of losses and of violations beyond the spread of the runs
+SALTED = 0.05
 
 
 @dataclass
@@ -60,7 +78,8 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class EntryTask:
-    """A task of an entry, by its place: what makes the method of the file runs in the process that computes it."""
+    """A task of an entry, by its place: what makes the method of the file runs in the process that
+    computes it."""
 
     folder: Path
     problem: str
@@ -73,9 +92,15 @@ class EntryTask:
 
 
 def check(
-    path: Path, *, salt: str, sample: int = SAMPLE, limits: Limits | None = None, store: Store | None = None
+    path: Path,
+    *,
+    salt: str,
+    sample: int = SAMPLE,
+    limits: Limits | None = None,
+    store: Store | None = None,
 ) -> CheckResult:
-    """Of an entry's folder; `salt` should be drawn after the entry was sent. What is computed again goes to `store`."""
+    """Of an entry's folder; `salt` should be drawn after the entry was sent. What is computed again
+    goes to `store`."""
     folder, found = EntryFolder(path), CheckResult()
     problems = folder.problems  # a wrong card is refused in its own words
     found.warnings += list(warnings_of(path / METHOD))
@@ -86,7 +111,9 @@ def check(
     if found.refusals:
         return found
     manifest = (path / MANIFEST).read_bytes()
-    drawn = random.Random(hashlib.sha256(manifest + salt.encode()).digest()).sample(sorted(problems), k=len(problems))
+    drawn = random.Random(hashlib.sha256(manifest + salt.encode()).digest()).sample(
+        sorted(problems), k=len(problems)
+    )
     for name in drawn[:sample]:
         again = _recomputed(folder, name, wanted[name], salt, limits or Limits(), found)
         if store is not None:
@@ -100,12 +127,22 @@ def warnings_of(file: Path) -> Iterator[str]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
             if module.split(".")[0] not in PLAIN_IMPORTS:
-                yield f"{file.name}, line {node.lineno}: it imports {module}, which may reach files or the network"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in REACHING:
-            yield f"{file.name}, line {node.lineno}: it calls {node.func.id}(), which reaches beyond the method"
+                yield (
+                    f"{file.name}, line {node.lineno}: it imports {module}, which may reach files"
+                    " or the network"
+                )
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in REACHING
+        ):
+            yield (
+                f"{file.name}, line {node.lineno}: it calls {node.func.id}(), which reaches beyond"
+                " the method"
+            )
 
 
-# What is there --------------------------------------------------------------------------------------------------------
+# What is there ------------------------------------------------------------------------------------
 
 
 def _intact(folder: EntryFolder, found: CheckResult) -> list[StoredResult]:
@@ -113,8 +150,9 @@ def _intact(folder: EntryFolder, found: CheckResult) -> list[StoredResult]:
     manifest, store = folder.manifest(), folder.store
     if manifest["fairbound"] != version("fairbound"):
         found.refusals.append(
-            f"it was computed by fairbound {manifest['fairbound']}, and this is {version('fairbound')}: results of "
-            "different versions are not compared; compute it again"
+            f"it was computed by fairbound {manifest['fairbound']}, and this is"
+            f" {version('fairbound')}: results of different versions are not compared; compute it"
+            " again"
         )
     kept = []
     for key, digest in manifest["results"].items():
@@ -122,16 +160,22 @@ def _intact(folder: EntryFolder, found: CheckResult) -> list[StoredResult]:
         if data is None:
             found.refusals.append(f"the result {key[:12]} of its manifest is missing or damaged")
         elif hashlib.sha256(data).hexdigest() != digest:
-            found.refusals.append(f"the result {key[:12]} was changed after the manifest was written")
+            found.refusals.append(
+                f"the result {key[:12]} was changed after the manifest was written"
+            )
         else:
             kept.append(store.get(key))
     return [one for one in kept if one is not None]
 
 
 def _covered(
-    folder: EntryFolder, problems: Sequence[str], results: Sequence[StoredResult], found: CheckResult
+    folder: EntryFolder,
+    problems: Sequence[str],
+    results: Sequence[StoredResult],
+    found: CheckResult,
 ) -> dict[str, list[list[StoredResult]]]:
-    """By problem, for every task, all results that the board asks for, named as this fairbound names them."""
+    """By problem, for every task, all results that the board asks for, named as this fairbound
+    names them."""
     board, method = load_study("board"), file_hash(folder.path / METHOD)
     by_run = {
         tuple(one.settings.get(name) for name in ("problem", "kind", "change", "seed")): one
@@ -144,29 +188,40 @@ def _covered(
             data = data_checksum(name, board.splits if kind == "heldout" else 1)
             own = {run: by_run.get((name, kind, run.change, run.seed)) for run in runs}
             missing = [
-                str(run.seed) + (f" ({run.change})" if run.change else "") for run, one in own.items() if not one
+                str(run.seed) + (f" ({run.change})" if run.change else "")
+                for run, one in own.items()
+                if not one
             ]
             stored = [one for one in own.values() if one is not None]
             place = f"{name}{', held-out data' if kind == 'heldout' else ''}"
             if missing:
                 seeds = f"seed{'' if len(missing) == 1 else 's'} {', '.join(missing)}"
-                found.refusals.append(f"{place}: {seeds} of {len(runs)} missing; `fairbound enter` computes them")
+                found.refusals.append(
+                    f"{place}: {seeds} of {len(runs)} missing; `fairbound enter` computes them"
+                )
             elif any(one.settings.get("method file") != method for one in stored):
                 found.refusals.append(f"{place}: its results are of another {METHOD}")
             elif any(one.made.get("code") != code_hash() for one in stored):
                 found.refusals.append(f"{place}: its results are of another code of fairbound")
             elif any(one.settings["data"] != data for one in stored):
-                found.refusals.append(f"{place}: its results are of other data than those found here")
+                found.refusals.append(
+                    f"{place}: its results are of other data than those found here"
+                )
             else:
                 wanted.setdefault(name, []).append(stored)
     return wanted
 
 
-# What recomputes ------------------------------------------------------------------------------------------------------
+# What recomputes ----------------------------------------------------------------------------------
 
 
 def _recomputed(
-    folder: EntryFolder, name: str, wanted: list[list[StoredResult]], salt: str, limits: Limits, found: CheckResult
+    folder: EntryFolder,
+    name: str,
+    wanted: list[list[StoredResult]],
+    salt: str,
+    limits: Limits,
+    found: CheckResult,
 ) -> list[StoredResult]:
     """What was computed again."""
     found.recomputed.append(name)
@@ -183,10 +238,13 @@ def _recomputed(
             break
         if number == 0 and can_be_salted(load(name).build()) and "failure" not in stored[0].tables:
             other = _results(replace(plain, salt=salt), stored, limits, found)
-            if other is not None and (why := salted_difference(stored, other, _scales(name, stored))):
+            if other is not None and (
+                why := salted_difference(stored, other, _scales(name, stored))
+            ):
                 found.refusals.append(
-                    f"{name}: its results do not recompute in other coordinates of the variables (salt {salt}): {why}; "
-                    "so the method knows more of the problem than the estimates that it is given"
+                    f"{name}: its results do not recompute in other coordinates of the variables"
+                    f" (salt {salt}): {why}; so the method knows more of the problem than the"
+                    " estimates that it is given"
                 )
     return recomputed
 
@@ -200,7 +258,9 @@ def _results(
         if sentence is not None:
             found.refusals.append(f"{task.problem}: computed again, {sentence}")
             return None
-        by_run = {(one.settings["change"], one.settings["seed"]): one for one in Store(folder).results()}
+        by_run = {
+            (one.settings["change"], one.settings["seed"]): one for one in Store(folder).results()
+        }
     return [by_run[one.settings["change"], one.settings["seed"]] for one in stored]
 
 
@@ -211,20 +271,28 @@ def _scales(name: str, stored: Sequence[StoredResult]) -> tuple[float, float]:
     return max(abs(known.start - known.loss), 1e-12), known.scale
 
 
-def difference(stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]) -> str:
-    """Why results are not those that were computed again: to the bit on the same kind of machine, else at every point
-    of every column of numbers."""
+def difference(
+    stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]
+) -> str:
+    """Why results are not those that were computed again: to the bit on the same kind of machine,
+    else at every point of every column of numbers."""
     elsewhere = False
     for one, other in zip(stored, again, strict=True):
         mine, theirs = _columns(one), _columns(other)
         if one.settings != other.settings:
             return f"seed {one.settings['seed']}: its settings or its steps are others"
         if mine.keys() != theirs.keys():
-            return f"seed {one.settings['seed']}: a run that failed is given as one that did not, or the reverse"
+            return (
+                f"seed {one.settings['seed']}: a run that failed is given as one that did not, or"
+                " the reverse"
+            )
         same_machine = all(one.made.get(key) == other.made.get(key) for key in ("device", "torch"))
         differ = [name for name in mine if not _equal(mine[name], theirs[name])]
         if differ and same_machine:
-            return f"seed {one.settings['seed']}: {', '.join(differ)} differ on the same kind of machine"
+            return (
+                f"seed {one.settings['seed']}: {', '.join(differ)} differ on the same kind of"
+                " machine"
+            )
         elsewhere |= bool(differ)
     return _difference_elsewhere(stored, again, scales) if elsewhere else ""
 
@@ -232,12 +300,13 @@ def difference(stored: Sequence[StoredResult], again: Sequence[StoredResult], sc
 def _difference_elsewhere(
     stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]
 ) -> str:
-    """Of another kind of machine, or of results that say so: early points run by run; later ones, where rounding
-    has grown, by their medians over runs."""
+    """Of another kind of machine, or of results that say so: early points run by run; later ones,
+    where rounding has grown, by their medians over runs."""
     loss, violation = scales
     sizes = {"records.loss": loss, "heldout.loss": loss}
     sizes |= {f"{table}.violation": violation for table in ("records", "heldout")}
-    sizes["records.mean_violation"] = violation  # distances, accuracies and shares of examples are in units of 1
+    # distances, accuracies and shares of examples are in units of 1
+    sizes["records.mean_violation"] = violation
     mine, theirs = [_columns(one) for one in stored], [_columns(one) for one in again]
     for name in [name for name, column in mine[0].items() if column.dtype.kind in "fiu"]:
         a, b = (np.stack([one[name] for one in runs]).astype(float) for runs in (mine, theirs))
@@ -246,13 +315,17 @@ def _difference_elsewhere(
         if name == "end.multipliers":  # their units are the problem's
             continue
         with np.errstate(invalid="ignore"):
-            apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)) / sizes.get(name, 1.0)
+            apart = np.where(
+                (a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)
+            ) / sizes.get(name, 1.0)
             beyond = np.abs(np.median(a, 0) - np.median(b, 0)) - np.nan_to_num(a.std(0) + b.std(0))
         early = apart[:, : a.shape[1] // 2] if name.startswith("records.") else apart[:, :0]
         later = np.where((apart == 0).all(0), 0.0, beyond / sizes.get(name, 1.0))
         for differences, allowed in ((early, OTHER_MACHINE), (later, LATER)):
             if not (differences <= allowed).all():
-                return f"{name.partition('.')[2]} differs by {np.nanmax(differences):.2g} of its scale"
+                return (
+                    f"{name.partition('.')[2]} differs by {np.nanmax(differences):.2g} of its scale"
+                )
     return ""
 
 
@@ -261,7 +334,11 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _columns(result: StoredResult) -> dict[str, Any]:
-    return {f"{table}.{name}": column for table, columns in result.tables.items() for name, column in columns.items()}
+    return {
+        f"{table}.{name}": column
+        for table, columns in result.tables.items()
+        for name, column in columns.items()
+    }
 
 
 def salted_difference(
@@ -271,9 +348,13 @@ def salted_difference(
     if any("failure" in one.tables for one in other):
         return str(other[0].tables["failure"]["sentence"][0])
     for what, scale in zip(("loss", "violation"), scales, strict=True):
-        a, b = (np.stack([one.tables["records"][what] for one in runs]).astype(float) for runs in (stored, other))
+        a, b = (
+            np.stack([one.tables["records"][what] for one in runs]).astype(float)
+            for runs in (stored, other)
+        )
         with np.errstate(invalid="ignore"):
-            spread = np.nan_to_num(a.std(0) + b.std(0))  # rounding that grows makes other runs of the same kind
+            # rounding that grows makes other runs of the same kind
+            spread = np.nan_to_num(a.std(0) + b.std(0))
             apart = np.abs(np.median(a, 0) - np.median(b, 0)) - spread
         middle = float(np.median(np.nan_to_num(apart, nan=0.0, posinf=np.inf))) / scale
         if middle > SALTED:

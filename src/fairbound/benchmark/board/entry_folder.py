@@ -4,10 +4,11 @@
       entry.toml       the card: `EntryCard` has its keys
       method.py        one frozen dataclass, the contract of `fairbound.core.Algorithm`
       results/         a store with the runs on all problems of the board
-      manifest.json    written by `fairbound enter`: a checksum of every result, and by which versions
+      manifest.json
+              written by `fairbound enter`: a checksum of every result, and by which versions
 
-`fairbound enter` computes what is missing, `fairbound check` is in `checks`, `fairbound board entries/*` reads folders
-without running anything of them.
+`fairbound enter` computes what is missing, `fairbound check` is in `checks`, `fairbound board
+entries/*` reads folders without running anything of them.
 """
 
 from __future__ import annotations
@@ -93,31 +94,44 @@ class EntryFolder:
         """Its method, which runs the author's file."""
         card, file = self.card, self.path / METHOD
         if not file.is_file():
-            raise FileNotFoundError(f"there is no {file}; an entry has its method in one file of that name")
+            raise FileNotFoundError(
+                f"there is no {file}; an entry has its method in one file of that name"
+            )
         return Entry(
-            name=card.name, method=f"{file.resolve()}:{card.method}", settings=card.settings, space=card.space,
-            rules=card.rules, authors=card.authors,
-        )  # fmt: skip
+            name=card.name,
+            method=f"{file.resolve()}:{card.method}",
+            settings=card.settings,
+            space=card.space,
+            rules=card.rules,
+            authors=card.authors,
+        )
 
     def plan(self, limits: Limits | None = None) -> Plan:
-        """The board's study with this entry alone; with limits each task in a process of its own."""
+        """The board's study with this entry alone; with limits each task in a process of its
+        own."""
         rules: Rules = "tuned" if self.card.rules == "tuned" else "default"
-        study = replace(load_study("board"), problems=self.problems, entries=(self.entry(),), rules=rules)
+        study = replace(
+            load_study("board"), problems=self.problems, entries=(self.entry(),), rules=rules
+        )
         return Plan(study, limits=limits)
 
     def tasks(self) -> list[Task]:
-        """What the board asks for; under the tuned rules after the points of the space are computed."""
+        """What the board asks for; under the tuned rules after the points of the space are
+        computed."""
         return self.plan().tasks(self.store)
 
     def compute(self, engine: Engine, limits: Limits, progress: Progress | None = None) -> Done:
-        """Compute what the folder lacks, each task in a process of its own, and write the manifest."""
+        """Compute what the folder lacks, each task in a process of its own, and write the
+        manifest."""
         done = self.plan(limits).compute(self.store, engine, progress)
         self.write_manifest()
         return done
 
     def write_manifest(self) -> None:
         store = self.store
-        files = {key: hashlib.sha256(store.file(key) or b"").hexdigest() for key in sorted(store.keys())}
+        files = {
+            key: hashlib.sha256(store.file(key) or b"").hexdigest() for key in sorted(store.keys())
+        }
         content = {"fairbound": version("fairbound"), "results": files}
         write_text(self.path / MANIFEST, json.dumps(content, indent=1) + "\n")
 
@@ -134,25 +148,41 @@ class EntryFolder:
             raise ValueError(f"{file} is not what `fairbound enter` writes: {error}") from error
 
     def sent(self, checked: Store) -> SentEntry:
-        """Its results: those that the check computed again, from the checker's store; else what the folder says, which
-        is marked. Nothing is computed or run."""
+        """Its results: those that the check computed again, from the checker's store; else what the
+        folder says, which is marked. Nothing is computed or run."""
         card, by_task = self.card, dict[tuple[InstanceName, str], list[StoredResult]]()
         taken_on_trust = dict[str, None]()  # problems
-        for one in self.store.results(lambda settings: settings.get("kind") != "tuning" and "salt" not in settings):
+        for one in self.store.results(
+            lambda settings: settings.get("kind") != "tuning" and "salt" not in settings
+        ):
             instance = InstanceName(str(one.settings["problem"]), str(one.settings["change"]))
             recomputed = checked.get(one.key)
             by_task.setdefault((instance, str(one.settings["kind"])), []).append(recomputed or one)
             if recomputed is None:
                 taken_on_trust.setdefault(instance.problem)
-        by_seed = {task: sorted(some, key=lambda one: one.settings["seed"]) for task, some in by_task.items()}
-        partial = f"; partial: {len(card.problems)} of {len(board_problems())} problems" if self.is_partial else ""
+        by_seed = {
+            task: sorted(some, key=lambda one: one.settings["seed"])
+            for task, some in by_task.items()
+        }
+        partial = (
+            f"; partial: {len(card.problems)} of {len(board_problems())} problems"
+            if self.is_partial
+            else ""
+        )
         unchecked = f"; not recomputed: {', '.join(taken_on_trust)}" if taken_on_trust else ""
         settings = next((str(some[0].settings["method"]) for some in by_seed.values()), card.method)
         info = EntryInfo(
-            name=card.name, method=card.method, settings=settings, summary=card.paper, rules=card.rules,
-            own_step=" under " not in settings, authors=f"{card.authors}{partial}{unchecked}",
-        )  # fmt: skip
-        return SentEntry(info, [(instance, kind, some) for (instance, kind), some in by_seed.items()])
+            name=card.name,
+            method=card.method,
+            settings=settings,
+            summary=card.paper,
+            rules=card.rules,
+            own_step=" under " not in settings,
+            authors=f"{card.authors}{partial}{unchecked}",
+        )
+        return SentEntry(
+            info, [(instance, kind, some) for (instance, kind), some in by_seed.items()]
+        )
 
 
 def board_problems() -> tuple[str, ...]:

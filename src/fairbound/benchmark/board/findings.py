@@ -33,8 +33,8 @@ def overall(board: Board) -> list[str]:
         sentences.append("SGD was not run, so instances that it solves may be among them.")
     if len(board.names) > 1 and board.alike:
         sentences.append(
-            f"All methods are equal on {counted(len(board.alike), 'instance')} of {len(board.counted)}, which "
-            f"separate nothing: {listed(list(map(str, board.alike)))}."
+            f"All methods are equal on {counted(len(board.alike), 'instance')} of"
+            f" {len(board.counted)}, which separate nothing: {listed(list(map(str, board.alike)))}."
         )
     return sentences
 
@@ -44,7 +44,9 @@ def _of_part(board: Board, part: str) -> str:
     instances = sum(map(len, problems.values()))
     what = {
         "stated": f"Of {counted(instances, 'problem')} as stated",
-        "changed": f"Of {counted(instances, 'changed instance')} of {counted(len(problems), 'problem')}",
+        "changed": (
+            f"Of {counted(instances, 'changed instance')} of {counted(len(problems), 'problem')}"
+        ),
     }[part]
     first = shares.order[0]
     size = f"{shares.share[first]:.2f} {interval(shares.interval[first])}"
@@ -67,17 +69,22 @@ def finding(board: Board, problem: Card) -> str:
         return "SGD without constraints solves it in most runs, so it counts for no method."
     solving = [name for name in board.names if board.solved(name, instance).mean() > 0.5]
     words = f"{len(solving)} of {len(board.names)} methods solve it in most runs"
-    return f"{words}{f': {listed(solving, 8)}' if solving else ''}. {_heldout_words(board, problem)}".strip()
+    if solving:
+        words += f": {listed(solving, 8)}"
+    return f"{words}. {_heldout_words(board, problem)}".strip()
 
 
 def _heldout_words(board: Board, problem: Card) -> str:
-    counts = [count for name in board.names if (count := board.decisions(name, problem.name)) is not None]
+    counts = [
+        count for name in board.names if (count := board.decisions(name, problem.name)) is not None
+    ]
     if not counts:
         return ""
     total = sum(counts, Counter[str]())
     return (
-        f"On held-out data, at 95 % confidence, the bound holds in {total['holds']} of {total.total()} runs "
-        f"of all methods, is violated in {total['violated']}, and is undecided in {total['undecided']}."
+        f"On held-out data, at 95 % confidence, the bound holds in {total['holds']} of"
+        f" {total.total()} runs of all methods, is violated in {total['violated']}, and is"
+        f" undecided in {total['undecided']}."
     )
 
 

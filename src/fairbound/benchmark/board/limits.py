@@ -1,7 +1,9 @@
-"""Entries are code of their authors: a task in a process of its own, with limits of time and memory.
+"""Entries are code of their authors: a task in a process of its own, with limits of time and
+memory.
 
-This is no sandbox: the process has the rights of whoever runs the command. It keeps a method that never ends, fills the
-memory or crashes from taking the board with it, and what it prints from being taken for an answer.
+This is no sandbox: the process has the rights of whoever runs the command. It keeps a method that
+never ends, fills the memory or crashes from taking the board with it, and what it prints from being
+taken for an answer.
 """
 
 from __future__ import annotations
@@ -38,12 +40,16 @@ class Limits:
     def __post_init__(self) -> None:
         if not (self.seconds > 0 and self.gigabytes > 0):
             raise ValueError(
-                f"limits of time and memory are positive, got {self.seconds:g} s and {self.gigabytes:g} GB"
+                f"limits of time and memory are positive, got {self.seconds:g} s and"
+                f" {self.gigabytes:g} GB"
             )
 
 
-def complete_limited(task: Task, limits: Limits, store: Store, advanced: Callable[[float], None]) -> float:
-    """Complete a task in a process of its own, and the seconds; what ends that process is its result."""
+def complete_limited(
+    task: Task, limits: Limits, store: Store, advanced: Callable[[float], None]
+) -> float:
+    """Complete a task in a process of its own, and the seconds; what ends that process is its
+    result."""
     start = perf_counter()
     with tempfile.TemporaryDirectory(prefix="fairbound-") as folder:
         sentence = run_limited(task, Path(folder), limits, advanced)
@@ -54,13 +60,24 @@ def complete_limited(task: Task, limits: Limits, store: Store, advanced: Callabl
 def run_limited(
     task: Any, folder: Path, limits: Limits, advanced: Callable[[float], None] = lambda share: None
 ) -> str | None:
-    """Complete a task in another process, which stores its results in the folder; None, or why there are none."""
-    command = [sys.executable, "-m", "fairbound.benchmark.board.limits", str(folder), str(limits.gigabytes)]
+    """Complete a task in another process, which stores its results in the folder; None, or why
+    there are none."""
+    command = [
+        sys.executable,
+        "-m",
+        "fairbound.benchmark.board.limits",
+        str(folder),
+        str(limits.gigabytes),
+    ]
     late = threading.Event()
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
         ) as child,
     ):
         assert child.stdin is not None

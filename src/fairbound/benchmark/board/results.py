@@ -40,10 +40,12 @@ class Curves:
 
     share: Numbers  # (K,) of the budget that is used
     loss: Numbers  # (R, K) over all training examples
-    violation: Numbers  # (R, K) the largest over constraints, at least 0; in units of the constraint as stated
+    # (R, K) the largest over constraints, at least 0; in units of the constraint as stated
+    violation: Numbers
     mean_violation: Numbers  # (R, K)
     distance: Numbers | None = None  # (R, K) |x - x*| / |x0 - x*|
-    multiplier_distance: Numbers | None = None  # (R,) |y - y*| / max(1, |y*|) at the end; NaN for a method without
+    # (R,) |y - y*| / max(1, |y*|) at the end; NaN for a method without
+    multiplier_distance: Numbers | None = None
     step_seconds: float = float("nan")  # CPU seconds of a step of one run
 
 
@@ -84,22 +86,35 @@ class Board:
     methods: Sequence[EntryInfo]
     problems: Sequence[Card]
     curves: Mapping[Cell, Curves]
-    heldout: Mapping[tuple[str, str], HeldOut] = field(default_factory=dict)  # by method and problem
-    failures: Mapping[Cell, str] = field(default_factory=dict)  # why a method has no runs there: a sentence
+    # by method and problem
+    heldout: Mapping[tuple[str, str], HeldOut] = field(default_factory=dict)
+    # why a method has no runs there: a sentence
+    failures: Mapping[Cell, str] = field(default_factory=dict)
     missing: int = 0  # runs that are not stored yet
 
     @staticmethod
     def read(study: StoredStudy, store: Store, sent: Sequence[SentEntry] = ()) -> Board:
         """Everything that is stored, and entries that were sent; what is missing is left out."""
-        tasks = dict[tuple[Cell, str], list[tuple[str, StoredResult | None]]]()  # by kind: keys and results of runs
+        # by kind: keys and results of runs
+        tasks = dict[tuple[Cell, str], list[tuple[str, StoredResult | None]]]()
         for run, result in study.results(store):
             cell = run.entry, InstanceName(run.problem, run.change)
             tasks.setdefault((cell, run.kind), []).append((run.key, result))
         for entry in sent:
             for instance, kind, results in entry.results:
-                tasks[(entry.info.name, instance), kind] = [(result.key, result) for result in results]
-        failed = {key: failure.sentence for failure in WorkLog(store.folder).failures() for key in failure.keys}
-        curves, heldout, failures = dict[Cell, Curves](), dict[tuple[str, str], HeldOut](), dict[Cell, str]()
+                tasks[(entry.info.name, instance), kind] = [
+                    (result.key, result) for result in results
+                ]
+        failed = {
+            key: failure.sentence
+            for failure in WorkLog(store.folder).failures()
+            for key in failure.keys
+        }
+        curves, heldout, failures = (
+            dict[Cell, Curves](),
+            dict[tuple[str, str], HeldOut](),
+            dict[Cell, str](),
+        )
         missing = 0
         for (cell, kind), runs in tasks.items():
             stored, first = [result for _, result in runs if result is not None], runs[0][0]
@@ -133,14 +148,24 @@ class Board:
     def instances(self) -> list[InstanceName]:
         """All that some method was run on."""
         measured = {instance for _, instance in [*self.curves, *self.failures]}
-        listed = [InstanceName(card.name, change) for card in self.problems for change in ("", *card.changes)]
+        listed = [
+            InstanceName(card.name, change)
+            for card in self.problems
+            for change in ("", *card.changes)
+        ]
         return [instance for instance in listed if instance in measured]
 
     @cached_property
     def dropped(self) -> list[InstanceName]:
         """Those that training without constraints solves in most runs: they ask nothing."""
-        plain = [method.name for method in self.methods if method.method == "SGD" and not method.own_step]
-        return [one for one in self.instances if any(self.solved(name, one).mean() > 0.5 for name in plain)]
+        plain = [
+            method.name for method in self.methods if method.method == "SGD" and not method.own_step
+        ]
+        return [
+            one
+            for one in self.instances
+            if any(self.solved(name, one).mean() > 0.5 for name in plain)
+        ]
 
     @cached_property
     def counted(self) -> list[InstanceName]:
@@ -149,11 +174,17 @@ class Board:
     def merits(self, method: str, instance: InstanceName) -> Numbers:
         """(R, K) of runs along the way."""
         runs = self.curves[method, instance]
-        return merit(runs.loss, runs.violation, self.distance(method, instance), self._reference(instance))
+        return merit(
+            runs.loss, runs.violation, self.distance(method, instance), self._reference(instance)
+        )
 
     def distance(self, method: str, instance: InstanceName) -> Numbers | None:
         """(R, K) to the solution, where it is the merit."""
-        return self.curves[method, instance].distance if self.problem(instance.problem).n <= SHORT else None
+        return (
+            self.curves[method, instance].distance
+            if self.problem(instance.problem).n <= SHORT
+            else None
+        )
 
     def _reference(self, instance: InstanceName) -> Reference:
         return self.problem(instance.problem).reference
@@ -163,7 +194,9 @@ class Board:
         runs = self.curves.get((method, instance))
         if runs is None:
             return np.empty(0)
-        return end_merit(runs.loss, runs.violation, self.distance(method, instance), self._reference(instance))
+        return end_merit(
+            runs.loss, runs.violation, self.distance(method, instance), self._reference(instance)
+        )
 
     def solved(self, method: str, instance: InstanceName, target: float = TARGET) -> Numbers:
         """(R,) 1 for a run that solves the instance, else 0; a method without runs solves none."""
@@ -178,11 +211,14 @@ class Board:
             loosest = TARGETS[0] * self.problem(instance.problem).reference.scale
             least = float(np.nan_to_num(curves.violation, nan=np.inf).min())
             if least > loosest:
-                words = f"never feasible: its smallest violation is {least:.2g}, the loosest target {loosest:.2g}"
+                words = (
+                    f"never feasible: its smallest violation is {least:.2g}, the loosest target"
+                    f" {loosest:.2g}"
+                )
                 found[method, instance] = words
         return found
 
-    # Shares -----------------------------------------------------------------------------------------------------------
+    # Shares ---------------------------------------------------------------------------------------
 
     @cached_property
     def names(self) -> list[str]:
@@ -213,22 +249,40 @@ class Board:
     @cached_property
     def shares(self) -> dict[str, Shares]:
         """Of the instances that are solved, by part."""
-        return {part: bootstrap(self._runs(list(self.instances_of(part).values()))) for part in self.parts}
+        return {
+            part: bootstrap(self._runs(list(self.instances_of(part).values())))
+            for part in self.parts
+        }
 
     def _runs(self, problems: Sequence[Sequence[InstanceName]]) -> list[list[list[Numbers]]]:
-        return [[[self.solved(name, one) for one in problem] for problem in problems] for name in self.names]
+        return [
+            [[self.solved(name, one) for one in problem] for problem in problems]
+            for name in self.names
+        ]
 
-    def share(self, method: str, instances: Sequence[InstanceName], target: float = TARGET) -> float:
+    def share(
+        self, method: str, instances: Sequence[InstanceName], target: float = TARGET
+    ) -> float:
         """Of instances that a method solves; the mean over problems, then over their instances."""
         by_problem: dict[str, list[float]] = {}
         for one in instances:
-            by_problem.setdefault(one.problem, []).append(float(self.solved(method, one, target).mean()))
-        return float(np.mean([np.mean(shares) for shares in by_problem.values()])) if by_problem else math.nan
+            by_problem.setdefault(one.problem, []).append(
+                float(self.solved(method, one, target).mean())
+            )
+        return (
+            float(np.mean([np.mean(shares) for shares in by_problem.values()]))
+            if by_problem
+            else math.nan
+        )
 
     @cached_property
     def changes(self) -> dict[str, list[InstanceName]]:
         """Those that were measured, with the instances that count."""
-        found = {change: [one for one in self.counted if one.change == change] for change in CHANGES if change}
+        found = {
+            change: [one for one in self.counted if one.change == change]
+            for change in CHANGES
+            if change
+        }
         return {change: instances for change, instances in found.items() if instances}
 
     @cached_property
@@ -240,12 +294,20 @@ class Board:
     @cached_property
     def alike(self) -> list[InstanceName]:
         """Instances on which all methods have the same share: they separate nothing."""
-        return [one for one in self.counted if len({self.solved(name, one).mean() for name in self.names}) == 1]
+        return [
+            one
+            for one in self.counted
+            if len({self.solved(name, one).mean() for name in self.names}) == 1
+        ]
 
     @cached_property
     def unsolved(self) -> list[InstanceName]:
         """Those that no run of any method solves."""
-        return [one for one in self.counted if not any(self.solved(name, one).any() for name in self.names)]
+        return [
+            one
+            for one in self.counted
+            if not any(self.solved(name, one).any() for name in self.names)
+        ]
 
     @cached_property
     def families(self) -> dict[str, list[str]]:
@@ -275,8 +337,14 @@ class Board:
     @cached_property
     def default_problem(self) -> Card:
         """Two groups and a bound of 0.02 where that was measured on held-out data."""
-        heldout = [one for one in self.problems if any(name == one.name for _, name in self.heldout)]
-        two = [one for one in heldout if one.groups == 2 and one.bound is not None and math.isclose(one.bound, 0.02)]
+        heldout = [
+            one for one in self.problems if any(name == one.name for _, name in self.heldout)
+        ]
+        two = [
+            one
+            for one in heldout
+            if one.groups == 2 and one.bound is not None and math.isclose(one.bound, 0.02)
+        ]
         return [*two, *heldout, *self.problems][0]
 
 
@@ -284,21 +352,28 @@ class SentEntry(NamedTuple):
     """An entry that was computed elsewhere."""
 
     info: EntryInfo
-    results: Sequence[tuple[InstanceName, str, Sequence[StoredResult]]]  # instance, kind of task, its runs
+    # instance, kind of task, its runs
+    results: Sequence[tuple[InstanceName, str, Sequence[StoredResult]]]
 
 
 def _with_reference(card: Card, curves: Mapping[Cell, Curves]) -> Card:
-    """The frozen one; for a problem that has none the best of this board, which moves with its entries."""
+    """The frozen one; for a problem that has none the best of this board, which moves with its
+    entries."""
     if not card.provisional:
         return card
     runs = [one for (_, instance), one in curves.items() if instance == InstanceName(card.name)]
-    found = best_found([one.loss for one in runs], [one.violation for one in runs], card.reference.scale)
+    found = best_found(
+        [one.loss for one in runs], [one.violation for one in runs], card.reference.scale
+    )
     return replace(card, reference=found)
 
 
 def best_found(losses: Sequence[Numbers], violations: Sequence[Numbers], scale: float) -> Reference:
     """The least loss of states that are feasible within the loosest target."""
-    feasible = [loss[violation <= TARGETS[0] * scale] for loss, violation in zip(losses, violations, strict=True)]
+    feasible = [
+        loss[violation <= TARGETS[0] * scale]
+        for loss, violation in zip(losses, violations, strict=True)
+    ]
     known = np.concatenate([*feasible, np.zeros(0)])
     known = known[np.isfinite(known)]
     start = float(np.median([loss[..., 0] for loss in losses])) if losses else float("nan")

@@ -1,4 +1,5 @@
-"""What a page says of a board: shares, how soon, held-out data, and a part for every method and every problem."""
+"""What a page says of a board: shares, how soon, held-out data, and a part for every method and
+every problem."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ from fairbound.benchmark.stored_study import Card, EntryInfo
 
 RULES = {
     "default": "Every method runs with its class's own settings, the same for all problems.",
-    "tuned": "Settings are chosen for each problem among 20 points of the entry's own space, drawn by the board: those "
-    "whose runs end with the smallest merit, on other seeds than those counted.",
+    "tuned": (
+        "Settings are chosen for each problem among 20 points of the entry's own space, drawn by"
+        " the board: those whose runs end with the smallest merit, on other seeds than those"
+        " counted."
+    ),
     "self-tuning": "A method may change its own settings while it runs, within the same budget.",
 }
 
@@ -32,9 +36,13 @@ RULES = {
 def board_section(board: Board) -> Section:
     default = board.default_problem
     cards = sorted(board.problems, key=lambda card: card is not default)
-    methods, problems = _places("method", board.names), _places("problem", (card.name for card in board.problems))
+    methods, problems = (
+        _places("method", board.names),
+        _places("problem", (card.name for card in board.problems)),
+    )
     ends_of = {
-        problems[card.name]: (f"{card.summary or card.title} ({card.name})", ends(board, card)) for card in cards
+        problems[card.name]: (f"{card.summary or card.title} ({card.name})", ends(board, card))
+        for card in cards
     }
     sources = dict.fromkeys(card.source for card in board.problems if card.source != "generated")
     size = f"{counted(len(board.problems), 'problem')}, {counted(board.seeds, 'seed')}"
@@ -48,22 +56,24 @@ def board_section(board: Board) -> Section:
         cards=board.problems,
         finding="\n".join([*overall(board), f"{default.name}: {finding(board, default)}"]),
         short=f"{size}; fewer problems, seeds or steps than the whole board" if board.short else "",
-        exhibits=_exhibits({
-            "scatter": ("As stated and changed", scatter(board)),
-            "shares": ("Share of instances solved", shares_table(board)),
-            "ends": ("Your problem", _exhibits(ends_of)),
-            "changes": ("What each change does", changes_table(board)),
-            "speed": ("How soon", profiles(board)),
-            "heldout": ("Held-out data: what happens to bounds", heldout_table(board)),
-            "solved": ("All problems, all methods", solved_table(board)),
-        }),
+        exhibits=_exhibits(
+            {
+                "scatter": ("As stated and changed", scatter(board)),
+                "shares": ("Share of instances solved", shares_table(board)),
+                "ends": ("Your problem", _exhibits(ends_of)),
+                "changes": ("What each change does", changes_table(board)),
+                "speed": ("How soon", profiles(board)),
+                "heldout": ("Held-out data: what happens to bounds", heldout_table(board)),
+                "solved": ("All problems, all methods", solved_table(board)),
+            }
+        ),
         recorded=recorded(board),
         on_terminal=("shares",),
         parts=[
             *(_method(board, info, methods[info.name]) for info in board.methods),
             *(_problem(board, card, problems[card.name]) for card in board.problems),
         ],
-    )  # fmt: skip
+    )
 
 
 def _exhibits(shown: Mapping[str, tuple[str, Any]]) -> dict[str, Exhibit]:
@@ -99,7 +109,11 @@ def _method(board: Board, info: EntryInfo, name: str) -> Section:
         name=name,
         title=info.name,
         finding=f"{info.summary}{f' By {info.authors}.' if info.authors else ''}",
-        facts={"Settings": info.settings, "Primal step": "its own" if info.own_step else "the problem's"} | shares,
+        facts={
+            "Settings": info.settings,
+            "Primal step": "its own" if info.own_step else "the problem's",
+        }
+        | shares,
         notes=info.chosen,
         exhibits={"problems": Exhibit("By problem", method_table(board, info))},
     )
@@ -107,18 +121,22 @@ def _method(board: Board, info: EntryInfo, name: str) -> Section:
 
 def _problem(board: Board, card: Card, name: str) -> Section:
     """Its card, and how each method does."""
-    measured = any(instance.problem == card.name and not instance.change for _, instance in board.curves)
+    measured = any(
+        instance.problem == card.name and not instance.change for _, instance in board.curves
+    )
     return Section(
         name=name,
         title=card.name,
         cards=[card],
         finding=f"{card.title}.\n{finding(board, card)}",
         facts=_facts(card),
-        exhibits=_exhibits({
-            "curves": ("Along the budget", curves(board, card) if measured else None),
-            "methods": ("By method", problem_table(board, card)),
-        }),
-    )  # fmt: skip
+        exhibits=_exhibits(
+            {
+                "curves": ("Along the budget", curves(board, card) if measured else None),
+                "methods": ("By method", problem_table(board, card)),
+            }
+        ),
+    )
 
 
 def _facts(card: Card) -> dict[str, str]:
@@ -130,14 +148,22 @@ def _facts(card: Card) -> dict[str, str]:
         "Size": f"n = {card.n:,} parameters, m = {card.m:,} constraints ({card.kinds})",
         "Groups": "" if card.groups is None else str(card.groups),
         "Bound": "" if card.bound is None else f"{card.bound:g}",
-        "Convex": "yes" if card.convex else "no", "Noise": card.noise,
+        "Convex": "yes" if card.convex else "no",
+        "Noise": card.noise,
         "Budget": f"{card.steps:,} steps of a method that draws one mini-batch: {card.batch}",
         "Training examples": f"{card.examples:,}",
         "Primal step": card.primal + (f": {card.primal_how}" if card.primal_how else ""),
         "Single changes": ", ".join(card.changes),
-        "Reference loss": f"{reference.loss:.6g} ({kind}{', provisional: of this board' if card.provisional else ''})",
-        "How the reference was found": reference.how, "Largest KKT residual of the reference": residual,
-        "Loss at the start": f"{reference.start:.4g}", "Scale of constraints": f"{reference.scale:.4g}",
-        "Data": card.source, "From": card.origin, "License": card.license,
-    }  # fmt: skip
+        "Reference loss": (
+            f"{reference.loss:.6g}"
+            f" ({kind}{', provisional: of this board' if card.provisional else ''})"
+        ),
+        "How the reference was found": reference.how,
+        "Largest KKT residual of the reference": residual,
+        "Loss at the start": f"{reference.start:.4g}",
+        "Scale of constraints": f"{reference.scale:.4g}",
+        "Data": card.source,
+        "From": card.origin,
+        "License": card.license,
+    }
     return {name: text for name, text in facts.items() if text}

@@ -1,12 +1,13 @@
-"""Problems to compare methods on: each is a TOML file (a table of examples) or a Python file (anything else).
+"""Problems to compare methods on: each is a TOML file (a table of examples) or a Python file
+(anything else).
 
     load("grid-world")          a problem of the collection (`names()`)
     load("my-problem.toml")     a table of the user's own: `table`
     load("my_problem.py")       a Python file whose `PROBLEMS` are `BenchmarkProblem`s
 
-Every problem is a finite sum: the mean over its training examples is what is minimized and constrained, and what is
-evaluated. Where nature has no examples (a Hock-Schittkowski problem with noise), they are draws of the noise, centered
-so that their mean is the exact problem.
+Every problem is a finite sum: the mean over its training examples is what is minimized and
+constrained, and what is evaluated. Where nature has no examples (a Hock-Schittkowski problem with
+noise), they are draws of the noise, centered so that their mean is the exact problem.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Solution(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """The exact value of a problem that more than one point solves, or none at a finite distance."""
+    """The exact value of a problem that more than one point solves, or none at a finite
+    distance."""
 
     loss: float
     residual: float  # of the certificate that `how` names
@@ -58,13 +60,16 @@ class Instance:
     starts: Callable[[Sequence[int]], Tensor]  # seeds -> (R, n), the same for every method
     splits: tuple[Split, ...]  # of the problem's examples; run i reads splits[i % len(splits)]
     batch: BatchSpec
-    variant: Callable[[str, float, float], Problem] | None = None  # of a table: another notion, bound, regularizer
-    feasible_starts: Callable[[Sequence[int]], Tensor] | None = None  # for a method that needs such a start
+    # of a table: another notion, bound, regularizer
+    variant: Callable[[str, float, float], Problem] | None = None
+    # for a method that needs such a start
+    feasible_starts: Callable[[Sequence[int]], Tensor] | None = None
     solution: Solution | None = None
     source: str = "generated"  # of the data
     data_words: str = ""  # the same with what was left out of them
     unscaled: Dataset | None = None  # of a table: as they were read, for their checksum
-    scale: float = 1.0  # that the constraints are multiplied with: violations are measured without it
+    # that the constraints are multiplied with: violations are measured without it
+    scale: float = 1.0
 
     @property
     def examples(self) -> int:
@@ -73,12 +78,18 @@ class Instance:
 
     @property
     def movable(self) -> bool:
-        """Whether another device can compute it: a module on a table. Other problems hold tensors in functions."""
+        """Whether another device can compute it: a module on a table. Other problems hold tensors
+        in functions."""
         return isinstance(self.problem.forward, ModuleForward)
 
     def to(self, device: str) -> Instance:
         """On another device."""
-        forward, starts, feasible, variant = self.problem.forward, self.starts, self.feasible_starts, self.variant
+        forward, starts, feasible, variant = (
+            self.problem.forward,
+            self.starts,
+            self.feasible_starts,
+            self.variant,
+        )
         assert isinstance(forward, ModuleForward)
         module = ModuleForward(deepcopy(forward.module).to(device))
         data = self.problem.data.to(device)
@@ -108,7 +119,8 @@ class Instance:
         batch: int | None = None,
         pools: Sequence[str] = (),
     ) -> Sampler:
-        """Of one run; `batch` in the place of the problem's sizes, `pools` of the examples that each draw reads."""
+        """Of one run; `batch` in the place of the problem's sizes, `pools` of the examples that
+        each draw reads."""
         spec = self.batch if batch is None else BatchSpec(objective=batch, cell=batch)
         specs = [replace(spec, pool=pool) for pool in pools] or spec
         cells = (variant or self.problem).constraints.cells
@@ -129,20 +141,25 @@ class BenchmarkProblem:
 
     name: str
     title: str  # one line, what is minimized under which constraints
-    family: str  # fairness; known answers; many constraints; control, physics, others; or one of the user's own
+    # fairness; known answers; many constraints; control, physics, others; or one of the user's own
+    family: str
     build: Callable[..., Instance]  # without arguments; of a table, the number of splits
     noise: str  # where the randomness of a mini-batch comes from
     kinds: str  # of constraints: "<= linear", "= nonlinear", ...
     convex: bool = False
-    steps: int = 2000  # the budget: of a method that draws one mini-batch a step; others have as many examples
-    scale: float | None = None  # of a violation, as the bound; None: the violation of plain training
+    # the budget: of a method that draws one mini-batch a step; others have as many examples
+    steps: int = 2000
+    # of a violation, as the bound; None: the violation of plain training
+    scale: float | None = None
     optimum: Callable[[], Optimum] | None = None  # in the place of `Instance.solution`
     origin: str = ""  # where the problem comes from: paper, section
     license: str = "generated here, Apache-2.0"
     on_board: bool = True
     changed: bool = False  # whether a board also runs it with single changes: `changes`
-    held_out: bool = False  # whether a board also tests its bound on held-out data, on several splits
-    primal: Mapping[str, Any] = field(default_factory=dict)  # of multiplier methods: { name = "Adam", lr = 0.01 }
+    # whether a board also tests its bound on held-out data, on several splits
+    held_out: bool = False
+    # of multiplier methods: { name = "Adam", lr = 0.01 }
+    primal: Mapping[str, Any] = field(default_factory=dict)
     primal_how: str = ""  # how it was chosen
     file: Path | None = None  # of Python
     spec: Any = None  # of a table: its `TableSpec`
@@ -150,11 +167,13 @@ class BenchmarkProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What the loss is measured against, frozen with the version; `tools/make_references.py` makes it."""
+    """What the loss is measured against, frozen with the version; `tools/make_references.py` makes
+    it."""
 
     loss: float  # of the exact solution, or the best feasible one of long runs
     start: float  # the loss at the start, the median over seeds
-    scale: float  # of the constraints: the bound, or where that is 0 the violation of plain training
+    # of the constraints: the bound, or where that is 0 the violation of plain training
+    scale: float
     residual: float | None  # the largest KKT residual of the reference point
     exact: bool  # whether it is a solution; else the best that was found
     how: str
@@ -162,7 +181,7 @@ class Reference:
     y: tuple[float, ...] | None = None
 
 
-# Loading --------------------------------------------------------------------------------------------------------------
+# Loading ------------------------------------------------------------------------------------------
 
 
 def names() -> tuple[str, ...]:
@@ -175,7 +194,8 @@ def names() -> tuple[str, ...]:
 
 
 def load(name_or_path: str | Path | Any) -> BenchmarkProblem:
-    """A problem of the collection by its name, one of the user's own by its file, or that of a `TableSpec`."""
+    """A problem of the collection by its name, one of the user's own by its file, or that of a
+    `TableSpec`."""
     if not isinstance(name_or_path, str | Path):
         from fairbound.benchmark.problems.table import table_problem
 
@@ -184,12 +204,15 @@ def load(name_or_path: str | Path | Any) -> BenchmarkProblem:
     if path.suffix in (".toml", ".py"):
         problems = _read(path)
         if len(problems) != 1:
-            raise ValueError(f"{path} has {len(problems)} problems, and one is wanted; give each a file")
+            raise ValueError(
+                f"{path} has {len(problems)} problems, and one is wanted; give each a file"
+            )
         return problems[0]
     if str(name_or_path) not in _collection():
         raise ValueError(
-            f"there is no problem {str(name_or_path)!r}; the nearest is {nearest(name_or_path, names())!r} (there are "
-            f"{', '.join(names())}); a file of your own ends in .toml or .py"
+            f"there is no problem {str(name_or_path)!r}; the nearest is"
+            f" {nearest(name_or_path, names())!r} (there are {', '.join(names())}); a file of your"
+            " own ends in .toml or .py"
         )
     return _collection()[str(name_or_path)]
 
@@ -215,20 +238,29 @@ def _read(path: Path) -> tuple[BenchmarkProblem, ...]:
 
         return (table_problem(read_spec(path)),)
     installed = path.parent == FOLDER
-    module = import_module(f"{PACKAGE}.{path.stem}") if installed else load_module(path, "a problem is a .py file")
+    module = (
+        import_module(f"{PACKAGE}.{path.stem}")
+        if installed
+        else load_module(path, "a problem is a .py file")
+    )
     problems = getattr(module, "PROBLEMS", None)
-    if not isinstance(problems, tuple) or not all(isinstance(one, BenchmarkProblem) for one in problems):
+    if not isinstance(problems, tuple) or not all(
+        isinstance(one, BenchmarkProblem) for one in problems
+    ):
         raise ValueError(f"{path} must define PROBLEMS, a tuple of BenchmarkProblem")
     return tuple(replace(one, file=path) for one in problems)
 
 
 def reference(name: str, source: str) -> Reference | None:
-    """Of a problem of the collection with data from that source; None where it has none, as one of the user's own."""
+    """Of a problem of the collection with data from that source; None where it has none, as one of
+    the user's own."""
     path = FOLDER / "references" / f"{name}.json"
     if not path.exists():
         return None
     entry: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8")).get(source)
-    return None if entry is None else Reference(**{key: _tuple(value) for key, value in entry.items()})
+    return (
+        None if entry is None else Reference(**{key: _tuple(value) for key, value in entry.items()})
+    )
 
 
 def _tuple(value: Any) -> Any:

@@ -25,11 +25,15 @@ class Derivatives(NamedTuple):
 
 
 def derivatives(instance: Instance, x: Tensor) -> Derivatives:
-    """At x (n,), by one backward pass for the objective and one for every mean that the constraints compare."""
+    """At x (n,), by one backward pass for the objective and one for every mean that the constraints
+    compare."""
     problem, train = instance.problem, instance.splits[0].train
     own = problem.constraints
     inputs, labels = problem.data.X[train], problem.data.y[train]
-    places = [[torch.isin(train, cell).nonzero().flatten() for cell in part.cells.examples] for part in own.parts]
+    places = [
+        [torch.isin(train, cell).nonzero().flatten() for cell in part.cells.examples]
+        for part in own.parts
+    ]
 
     def means(point: Tensor) -> Tensor:
         outputs = problem.forward(point, inputs)
@@ -38,8 +42,11 @@ def derivatives(instance: Instance, x: Tensor) -> Derivatives:
         found = [values[0].mean()[None]]
         for part, term, cells in zip(own.parts, own.terms, places, strict=True):
             if isinstance(part, FunctionConstraint):
-                at = torch.cat([*cells, train[:0]])  # none where it is a function of the parameters alone
-                block = MiniBatch(batch.losses[at], None, labels[at], outputs[at], parameters=(point,))
+                # none where it is a function of the parameters alone
+                at = torch.cat([*cells, train[:0]])
+                block = MiniBatch(
+                    batch.losses[at], None, labels[at], outputs[at], parameters=(point,)
+                )
                 found.append(part.on(block).value)
             else:
                 found.append(torch.stack([values[term.statistic or 0][at].mean() for at in cells]))
@@ -49,16 +56,20 @@ def derivatives(instance: Instance, x: Tensor) -> Derivatives:
     rows = torch.stack([pull(one)[0] for one in torch.eye(len(value)).to(value)]).double()
     value, precise = value.double(), own.to(value.device, torch.float64)
     c = precise.value(value)[1:] if own.parts else value[1:]
-    return Derivatives(value[0], rows[0], c, precise.jacobian(value, rows[1:]) if own.parts else rows[1:])
+    return Derivatives(
+        value[0], rows[0], c, precise.jacobian(value, rows[1:]) if own.parts else rows[1:]
+    )
 
 
 def fitted(at: Derivatives, equality: Tensor | None = None) -> Tensor:
-    """(m,) the multipliers that fit best: argmin |g + J'y|, y >= 0 for inequalities that bind, 0 for the others."""
+    """(m,) the multipliers that fit best: argmin |g + J'y|, y >= 0 for inequalities that bind, 0
+    for the others."""
     return fitted_multipliers(at.g, at.c, at.J, equality, BINDS)
 
 
 def kkt_residual(instance: Instance, x: Tensor, y: Tensor | None = None) -> float:
-    """The largest of stationarity, feasibility, complementarity and sign, relative to max(1, |grad f|).
+    """The largest of stationarity, feasibility, complementarity and sign, relative to max(1, |grad
+    f|).
 
     Args:
         x: (n,) the point.

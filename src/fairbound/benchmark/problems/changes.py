@@ -1,4 +1,5 @@
-"""Single changes of a problem that users make: other units, another learning rate, smaller mini-batches.
+"""Single changes of a problem that users make: other units, another learning rate, smaller
+mini-batches.
 
 A method whose defaults are good on a problem should still be good on the changed one.
 """
@@ -23,7 +24,10 @@ class Change(NamedTuple):
     def of(self, instance: Instance) -> Instance:
         """The changed problem; the rate is changed where the method is made."""
         if self.batch != 1.0:
-            sizes = {name: max(1, round(self.batch * getattr(instance.batch, name))) for name in ("objective", "cell")}
+            sizes = {
+                name: max(1, round(self.batch * getattr(instance.batch, name)))
+                for name in ("objective", "cell")
+            }
             instance = replace(instance, batch=replace(instance.batch, **sizes))
         return instance if self.scale == 1.0 else scaled_instance(instance, self.scale)
 
@@ -36,4 +40,5 @@ CHANGES = {
     "rate / 3": Change(rate=1 / 3, slack=3.0),
     "batch / 4": Change(batch=0.25),
 }
-STACKS = (("c x 0.01",), ("c x 100",), ("rate x 3", "rate / 3"), ("batch / 4",))  # computed together
+# computed together
+STACKS = (("c x 0.01",), ("c x 100",), ("rate x 3", "rate / 3"), ("batch / 4",))

@@ -16,7 +16,8 @@ from fairbound.data.dataset import Dataset, Split
 from fairbound.data.samplers import BatchSpec
 from fairbound.training.problem import Problem
 
-Values = Callable[[Tensor, Tensor], Tensor]  # x (n,), examples (B, ...) -> (B, 1+m): f and c of every example
+# x (n,), examples (B, ...) -> (B, 1+m): f and c of every example
+Values = Callable[[Tensor, Tensor], Tensor]
 
 
 def expectation(
@@ -29,7 +30,8 @@ def expectation(
     batch: int = 32,
     solution: Solution | None = None,
 ) -> Instance:
-    """min mean_i f(x, i) s.t. mean_i c(x, i) <= 0 (the first `inequalities`), = 0 (the last `equalities`).
+    """min mean_i f(x, i) s.t. mean_i c(x, i) <= 0 (the first `inequalities`), = 0 (the last
+    `equalities`).
 
     Args:
         values: written with torch operations, for one x and a mini-batch.
@@ -39,12 +41,16 @@ def expectation(
     """
 
     def rows(first: int, last: int) -> Callable[[MiniBatch], Tensor]:
-        return lambda batch: batch.needed("outputs", "a constraint of the problem")[:, first:last].mean(0)
+        return lambda batch: batch.needed("outputs", "a constraint of the problem")[
+            :, first:last
+        ].mean(0)
 
     kinds = ((1, 1 + inequalities, False), (1 + inequalities, 1 + inequalities + equalities, True))
     column = torch.zeros(len(examples), dtype=torch.long)
     parts = tuple(
-        FunctionConstraint(rows(a, b), tuple(f"c{i}" for i in range(a, b)), equality=equality, mean=True).bind(column)
+        FunctionConstraint(
+            rows(a, b), tuple(f"c{i}" for i in range(a, b)), equality=equality, mean=True
+        ).bind(column)
         for a, b, equality in kinds
         if b > a
     )
@@ -79,7 +85,8 @@ def noisy(
     seed: int = 0,
     solution: Solution | None = None,
 ) -> Instance:
-    """A deterministic problem whose examples add noise that is linear in x and has mean 0: they share its solution.
+    """A deterministic problem whose examples add noise that is linear in x and has mean 0: they
+    share its solution.
 
     Args:
         function: x (n,) -> (1+m,), f and c.
@@ -92,7 +99,9 @@ def noisy(
     seen = torch.ones(m, dtype=start.dtype)
     seen[list(deterministic)] = 0.0
     Z = (seen[:, None] * Z.unflatten(1, (m, n))).flatten(1)
-    rows = centered(torch.cat([noise.gradient * xi, noise.value * seen * zeta, noise.jacobian * Z], 1))
+    rows = centered(
+        torch.cat([noise.gradient * xi, noise.value * seen * zeta, noise.jacobian * Z], 1)
+    )
 
     def values(x: Tensor, given: Tensor) -> Tensor:
         xi, zeta, Z = given.split([n, m, m * n], 1)
@@ -110,5 +119,6 @@ def noisy(
 
 
 def centered(noise: Tensor) -> Tensor:
-    """(N, ...) with mean 0 exactly up to rounding: every draw is paired with its negative, (2N, ...)."""
+    """(N, ...) with mean 0 exactly up to rounding: every draw is paired with its negative, (2N,
+    ...)."""
     return torch.cat([noise, -noise])

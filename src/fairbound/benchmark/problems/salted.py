@@ -1,7 +1,9 @@
-"""An equivalent form of a problem whose variables are permuted, some with the other sign, and shifted, by a salt.
+"""An equivalent form of a problem whose variables are permuted, some with the other sign, and
+shifted, by a salt.
 
-A method that sees estimates only takes the same steps in the other coordinates: its losses and violations recompute, up
-to rounding that grows along the way. One that knows a problem by its size, or returns a stored answer, does not.
+A method that sees estimates only takes the same steps in the other coordinates: its losses and
+violations recompute, up to rounding that grows along the way. One that knows a problem by its size,
+or returns a stored answer, does not.
 """
 
 from __future__ import annotations

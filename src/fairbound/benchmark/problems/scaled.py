@@ -27,7 +27,8 @@ class Multiple:
 
 
 def scaled(constraint: AnyConstraint, factor: float, loss: PerExample) -> Any:
-    """factor * c <= 0 in the place of c <= 0; `loss` is the problem's, which a constraint without statistic means."""
+    """factor * c <= 0 in the place of c <= 0; `loss` is the problem's, which a constraint without
+    statistic means."""
     if factor == 1.0:
         return constraint
     if not isinstance(constraint, Constraint):
@@ -44,7 +45,11 @@ def scaled(constraint: AnyConstraint, factor: float, loss: PerExample) -> Any:
 def _multiple(fun: Callable[[MiniBatch], Any], factor: float) -> Callable[[MiniBatch], Any]:
     def multiple(batch: MiniBatch) -> Any:
         returned = fun(batch)
-        return (factor * returned[0], returned[1]) if isinstance(returned, tuple) else factor * returned
+        return (
+            (factor * returned[0], returned[1])
+            if isinstance(returned, tuple)
+            else factor * returned
+        )
 
     return multiple
 
@@ -57,5 +62,8 @@ def scaled_instance(instance: Instance, factor: float) -> Instance:
         solution = Solution(solution.x, solution.y / factor)
     constraint = ConstraintSet(parts)
     return replace(
-        instance, problem=replace(problem, constraint=constraint), solution=solution, scale=factor * instance.scale
+        instance,
+        problem=replace(problem, constraint=constraint),
+        solution=solution,
+        scale=factor * instance.scale,
     )

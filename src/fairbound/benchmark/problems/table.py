@@ -11,8 +11,9 @@ hidden = [64, 32]              # widths of the network; none: logistic regressio
 unit = 1.0                     # constraints are divided by it
 batch = 128                    # examples of the objective, and of each group for the constraints
 
-The keys are the fields of `TableSpec`. Every split scales the inputs by its own training examples; the copies stand one
-below the other in one dataset, so the runs of all splits can be computed together.
+The keys are the fields of `TableSpec`. Every split scales the inputs by its own training examples;
+the copies stand one below the other in one dataset, so the runs of all splits can be computed
+together.
 """
 
 from __future__ import annotations
@@ -57,13 +58,29 @@ from fairbound.training.problem import Problem
 
 PAPER_NOTIONS = {  # the paper's, beside those of `constraints.NOTIONS`; l_i: mean loss of group i
     "pairwise": "l_i - l_j <= bound for every two groups, in both directions: Experiment 1",
-    "against_mean": "l_i - mean_j l_j <= bound and its negative, the mean unweighted: eq. (4) as printed",
-    "absolute_against_pooled": "|l_i - l| <= bound, l the loss of all examples, one nonsmooth constraint a group: the "
-    "authors' form",
+    "against_mean": (
+        "l_i - mean_j l_j <= bound and its negative, the mean unweighted: eq. (4) as printed"
+    ),
+    "absolute_against_pooled": (
+        "|l_i - l| <= bound, l the loss of all examples, one nonsmooth constraint a group: the "
+        "authors' form"
+    ),
 }
 SEED = 2026  # of the splits and of the examples that `rows` keeps
 PAPERS_SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
-DECIDING = ("group", "groups", "notion", "bound", "unit", "hidden", "rows", "min_size", "split", "primal")  # of results
+# of results
+DECIDING = (
+    "group",
+    "groups",
+    "notion",
+    "bound",
+    "unit",
+    "hidden",
+    "rows",
+    "min_size",
+    "split",
+    "primal",
+)
 
 
 def _add_up(shares: Mapping[str, float]) -> Mapping[str, float]:
@@ -78,7 +95,9 @@ def _different(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Notion = Annotated[str, AfterValidator(lambda name: known_name(name, (*PAPER_NOTIONS, *NOTIONS), "notion"))]
+Notion = Annotated[
+    str, AfterValidator(lambda name: known_name(name, (*PAPER_NOTIONS, *NOTIONS), "notion"))
+]
 Shares = Annotated[
     Mapping[str, Annotated[float, Field(strict=True, gt=0, le=1)]],
     keyed_by(*Split._fields, needed=("train", "test")),
@@ -90,15 +109,16 @@ Shares = Annotated[
 class SplitSpec:
     """Which examples train and test.
 
-    Without shares the first split is the paper's (80 / 10 / 10, `fairbound.data.paper_split`), and any others are
-    random ones of its sizes.
+    Without shares the first split is the paper's (80 / 10 / 10, `fairbound.data.paper_split`), and
+    any others are random ones of its sizes.
     """
 
     seed: Annotated[int, Field(strict=True, ge=0)]
     shares: Shares | None = None
 
     def split(self, groups: Tensor, number: int) -> Split:
-        """The paper's comes first unless shares are given; the others are random, each with another seed."""
+        """The paper's comes first unless shares are given; the others are random, each with another
+        seed."""
         if self.shares is None and number == 0:
             return paper_split(groups, self.seed)
         return random_split(groups, self.shares or PAPERS_SHARES, seed=self.seed + number)
@@ -117,25 +137,32 @@ class TableSpec:
     notion: Notion
     bound: Size
     name: str = ""  # of the file
-    unit: Annotated[float, Field(gt=0)] = 1.0  # constraints are divided by it; sqrt(m): many have the size of one
+    # constraints are divided by it; sqrt(m): many have the size of one
+    unit: Annotated[float, Field(gt=0)] = 1.0
     state: Text | None = None  # whose census data: OK, VA
-    source: Text | None = None  # instead: a table of the user's own, or data named as in `fairbound.data.load`
+    # instead: a table of the user's own, or data named as in `fairbound.data.load`
+    source: Text | None = None
     label: Text | None = None  # of that table: the column to predict
     positive: Any = None  # the label's value that counts as 1, where that is not evident
     folder: str | None = None  # with census data
-    groups: Annotated[tuple[Text, ...], AfterValidator(_different)] = ()  # their names, in the order of the data
+    # their names, in the order of the data
+    groups: Annotated[tuple[Text, ...], AfterValidator(_different)] = ()
     hidden: tuple[Count, ...] = ()
     batch: Count = 64
     cell: Count | None = None  # examples of each group, where that is not `batch`
     rows: Count | None = None  # of the table that are kept, drawn at random; None: all
     min_size: Annotated[int, Field(ge=0)] = 10  # smaller groups are merged
     split: SplitSpec = SplitSpec(seed=SEED, shares={"train": 0.8, "test": 0.2})
-    primal: Mapping[str, Any] = Field(default_factory=dict)  # how multiplier methods move x; empty: by their own step
+    # how multiplier methods move x; empty: by their own step
+    primal: Mapping[str, Any] = Field(default_factory=dict)
     on_board: bool = True
     changed: bool = False  # whether a board also runs it with single changes
-    held_out: bool = True  # whether a board also tests its bound on held-out data, on several splits
+    # whether a board also tests its bound on held-out data, on several splits
+    held_out: bool = True
     steps: Count = (
-        2000  # of a run on a board by a method that draws one mini-batch a step; others have as many examples
+        # of a run on a board by a method that draws one mini-batch a step; others have as many
+        # examples
+        2000
     )
     family: Text = "fairness"
     origin: str = ""
@@ -144,7 +171,10 @@ class TableSpec:
     @model_validator(mode="after")
     def _named_once(self) -> TableSpec:
         if (self.state is None) == (self.source is None):
-            raise ValueError('name the data: either state = "OK" (census data) or source = "my.csv" with its label')
+            raise ValueError(
+                'name the data: either state = "OK" (census data) or source = "my.csv" with its'
+                " label"
+            )
         return self
 
     def __hash__(self) -> int:
@@ -191,7 +221,8 @@ def table_problem(spec: TableSpec) -> BenchmarkProblem:
         steps=spec.steps,
         scale=spec.bound or None,
         origin=spec.origin,
-        license=spec.license or ("public domain, US Census Bureau" if census else "that of your file"),
+        license=spec.license
+        or ("public domain, US Census Bureau" if census else "that of your file"),
         on_board=spec.on_board,
         changed=spec.changed,
         held_out=spec.held_out,
@@ -200,7 +231,7 @@ def table_problem(spec: TableSpec) -> BenchmarkProblem:
     )
 
 
-# Network and constraints ----------------------------------------------------------------------------------------------
+# Network and constraints --------------------------------------------------------------------------
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -216,17 +247,22 @@ def fully_connected(inputs: int, *hidden: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear((inputs, *hidden)[-1], 1), nn.Flatten(0))
 
 
-def named_constraint(notion: str, bound: float, groups: Tensor, labels: Tensor, names: Sequence[str]) -> Constraint:
-    """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the examples."""
+def named_constraint(
+    notion: str, bound: float, groups: Tensor, labels: Tensor, names: Sequence[str]
+) -> Constraint:
+    """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the
+    examples."""
     if notion == "absolute_against_pooled":
         sizes = torch.bincount(groups, minlength=len(names)).double()
         pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
         return replace(loss_parity(names, bound=bound, contrast=pooled).bind(groups), absolute=True)
-    build = {"pairwise": pairwise_loss_parity, "against_mean": loss_parity}.get(notion) or NOTIONS[notion]
+    build = {"pairwise": pairwise_loss_parity, "against_mean": loss_parity}.get(notion) or NOTIONS[
+        notion
+    ]
     return build(names, bound=bound).bind(groups, labels)
 
 
-# Building -------------------------------------------------------------------------------------------------------------
+# Building -----------------------------------------------------------------------------------------
 
 
 def _build(spec: TableSpec, splits: int = 1) -> Instance:
@@ -247,10 +283,17 @@ def _build(spec: TableSpec, splits: int = 1) -> Instance:
 
     forward = make_functional(network())[0]
 
-    def on(examples: Dataset, notion: str = spec.notion, bound: float = spec.bound, fairret: float = 0.0) -> Problem:
+    def on(
+        examples: Dataset,
+        notion: str = spec.notion,
+        bound: float = spec.bound,
+        fairret: float = 0.0,
+    ) -> Problem:
         constraint = named_constraint(notion, bound, examples.groups[column], examples.y, names)
         constraint = scaled_constraint(constraint, 1.0 / spec.unit, cross_entropy)
-        regularizer = FairretNorm(column=column, levels=len(names), weight=fairret) if fairret else None
+        regularizer = (
+            FairretNorm(column=column, levels=len(names), weight=fairret) if fairret else None
+        )
         return Problem(forward, cross_entropy, constraint, examples, regularizer)
 
     variant = cache(partial(on, data))
@@ -258,7 +301,9 @@ def _build(spec: TableSpec, splits: int = 1) -> Instance:
         problem=variant(spec.notion, spec.bound, 0.0),
         starts=lambda seeds: initial_points(network, seeds),
         feasible_starts=lambda seeds: initial_points(network, seeds, feasible="zero-last-layer"),
-        splits=tuple(Split(*(part + i * unscaled.rows for part in split)) for i, split in enumerate(made)),
+        splits=tuple(
+            Split(*(part + i * unscaled.rows for part in split)) for i, split in enumerate(made)
+        ),
         batch=BatchSpec(objective=spec.batch, cell=spec.cell or spec.batch),
         variant=variant,
         source=source if is_census(source) else Path(source).name,
@@ -270,21 +315,22 @@ def _build(spec: TableSpec, splits: int = 1) -> Instance:
 
 @cache
 def _table(source: str, label: str | None, positive: Any, folder: str | None) -> Table:
-    """Several problems read the same data. Rows of a user's table with missing values are skipped, and named."""
+    """Several problems read the same data. Rows of a user's table with missing values are skipped,
+    and named."""
     table = load(source, label=label, positive=positive, folder=folder)
     return table if table.census else table.complete()
 
 
 def _dataset(spec: TableSpec, source: str) -> Dataset:
     """Of the source, with the groups' names and at most `rows` examples."""
-    data = _table(source, None if is_census(source) else spec.label, spec.positive, spec.folder).dataset(
-        spec.group.split(",") if "," in spec.group else spec.group, min_size=spec.min_size
-    )
+    data = _table(
+        source, None if is_census(source) else spec.label, spec.positive, spec.folder
+    ).dataset(spec.group.split(",") if "," in spec.group else spec.group, min_size=spec.min_size)
     ((column, found),) = data.levels.items()
     if spec.groups and len(spec.groups) != len(found):
         raise ValueError(
-            f"{spec.name} names {len(spec.groups)} groups, but {spec.group} gives {len(found)} in {data.source}: "
-            f"{', '.join(found)}"
+            f"{spec.name} names {len(spec.groups)} groups, but {spec.group} gives {len(found)} in"
+            f" {data.source}: {', '.join(found)}"
         )
     data = replace(data, levels={column: spec.groups or tuple(found)})
     if spec.rows is None or spec.rows >= data.rows:

@@ -1,9 +1,11 @@
-"""Constrained training of Keras models: the same constraints, algorithms and reports; the backend computes the outputs.
+"""Constrained training of Keras models: the same constraints, algorithms and reports; the backend
+computes the outputs.
 
 fit(model, X, y, sensitive_features=sex, constraint="pairwise_loss_parity", bound=0.02)    one call
-FairClassifier(module=model)                                                               scikit-learn
-Constrained(model, constraints.pairwise_loss_parity(2, bound=0.02))                        a tf.GradientTape loop
-make_functional(model)                                                                     for `fairbound.run`
+FairClassifier(module=model)
+scikit-learn Constrained(model, constraints.pairwise_loss_parity(2, bound=0.02))
+   a tf.GradientTape loop make_functional(model)
+                   for `fairbound.run`
 """
 
 from fairbound._utils.optional import need

@@ -1,7 +1,8 @@
 """Outputs that another library computes, as a torch function with a derivative.
 
-To torch this is one operation of x and the inputs, whose backward pass asks the other library for the vector-Jacobian
-product. Under `vmap` (evaluations at several points) the points are computed one after another.
+To torch this is one operation of x and the inputs, whose backward pass asks the other library for
+the vector-Jacobian product. Under `vmap` (evaluations at several points) the points are computed
+one after another.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class BackendModel(Protocol):
 
 
 def differentiable(model: BackendModel) -> Callable[[Tensor, Tensor], Tensor]:
-    """The model's outputs as a function of (x, inputs) that torch differentiates with respect to x."""
+    """The model's outputs as a function of (x, inputs) that torch differentiates with respect to
+    x."""
 
     def outputs(x: Tensor, inputs: Tensor) -> Tensor:
         found: Tensor = _Outputs.apply(x, inputs, model)  # type: ignore[no-untyped-call]
@@ -49,7 +51,9 @@ class _Outputs(torch.autograd.Function):
         return _VJP.apply(x, inputs, cotangent, ctx.model), None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, inputs: Tensor, model: BackendModel) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], x: Tensor, inputs: Tensor, model: BackendModel
+    ) -> tuple[Tensor, int]:
         return _one_by_one(model.outputs, info.batch_size, in_dims[:2], (x, inputs)), 0
 
 
@@ -64,18 +68,31 @@ class _VJP(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> None:
-        raise NotImplementedError("there are no second derivatives of a Keras model on TensorFlow or JAX")
+        raise NotImplementedError(
+            "there are no second derivatives of a Keras model on TensorFlow or JAX"
+        )
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], x: Tensor, inputs: Tensor, cotangent: Tensor, model: BackendModel
+        info: Any,
+        in_dims: tuple[Any, ...],
+        x: Tensor,
+        inputs: Tensor,
+        cotangent: Tensor,
+        model: BackendModel,
     ) -> tuple[Tensor, int]:
         return _one_by_one(model.vjp, info.batch_size, in_dims[:3], (x, inputs, cotangent)), 0
 
 
 def _one_by_one(
-    function: Callable[..., Tensor], size: int, dims: tuple[int | None, ...], given: tuple[Tensor, ...]
+    function: Callable[..., Tensor],
+    size: int,
+    dims: tuple[int | None, ...],
+    given: tuple[Tensor, ...],
 ) -> Tensor:
     """The function at every entry of a vmapped call."""
-    columns = [[tensor] * size if dim is None else tensor.unbind(dim) for tensor, dim in zip(given, dims, strict=True)]
+    columns = [
+        [tensor] * size if dim is None else tensor.unbind(dim)
+        for tensor, dim in zip(given, dims, strict=True)
+    ]
     return torch.stack([function(*entry) for entry in zip(*columns, strict=True)])

@@ -38,7 +38,8 @@ class Fitted:
     """The result of the training beside the weights; `print` shows the report."""
 
     report: KKT  # over all examples given, at the model's final weights
-    history: tuple[dict[str, float], ...]  # step, loss and violation (the largest c, at least 0) over all examples
+    # step, loss and violation (the largest c, at least 0) over all examples
+    history: tuple[dict[str, float], ...]
     skipped: int  # steps skipped because a value was NaN or infinite
     infeasible: str | None  # a sign that no model meets the constraints, as a sentence
     groups: tuple[str, ...]  # names, in the order of their numbers in the constraint
@@ -74,27 +75,32 @@ def fit(
 ) -> Fitted:
     """Train the model under the constraint on all examples given, and write the weights into it.
 
-    Nothing is held out: `FairClassifier(module=model)` selects the model and gives a verdict on held-out data.
+    Nothing is held out: `FairClassifier(module=model)` selects the model and gives a verdict on
+    held-out data.
 
     Args:
-        model: a built Keras model with one input that returns one logit (labels 0 and 1), or one per class.
+        model: a built Keras model with one input that returns one logit (labels 0 and 1), or one
+            per class.
         X, y: inputs as the model takes them (scaled, for example), and labels.
         sensitive_features: the group of every example; several columns give their intersections.
-        constraint: the name of a notion of `fairbound.constraints`, a function of (names of the groups, bound=...) that
-            gives a constraint, or a constraint.
+        constraint: the name of a notion of `fairbound.constraints`, a function of (names of the
+            groups, bound=...) that gives a constraint, or a constraint.
         bound: of the constraint.
         method: how the constraint is met; `AdaptivePI()`, which needs no tuning, if not given.
-        steps, batch_size: of the training; a step takes `batch_size` examples, and as many of every cell.
+        steps, batch_size: of the training; a step takes `batch_size` examples, and as many of every
+            cell.
         seed: of the mini-batches.
-        loss: a function of torch tensors (outputs, labels) that returns per-example losses, in place of the
-            cross-entropy.
+        loss: a function of torch tensors (outputs, labels) that returns per-example losses, in
+            place of the cross-entropy.
         as_in_prediction: see `KerasForward`.
 
     >>> import keras
     >>> rng = np.random.default_rng(0)
     >>> X, sex = rng.normal(size=(200, 3)), rng.choice(["f", "m"], 200)
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    >>> found = fit(model, X, X[:, 0] > 0, sensitive_features=sex, bound=0.05, steps=20, batch_size=8)
+    >>> found = fit(
+    ...     model, X, X[:, 0] > 0, sensitive_features=sex, bound=0.05, steps=20, batch_size=8
+    ... )
     >>> list(found.constraints)
     ['f - m', 'm - f']
     """
@@ -109,7 +115,10 @@ def fit(
     inputs = inputs.to(forward.dtype) if inputs.is_floating_point() else inputs
     labels, loss = _labels(y, len(inputs), forward(module.weights.detach(), inputs[:1]), loss)
     encoder = GroupEncoder.fit(sensitive_features, len(inputs), "intersectional")
-    (column,), (groups,) = encoder.columns.values(), encoder.transform(sensitive_features, len(inputs)).values()
+    (column,), (groups,) = (
+        encoder.columns.values(),
+        encoder.transform(sensitive_features, len(inputs)).values(),
+    )
     names, constraint = column.names, make_constraint(constraint, column.names, bound)
     bound_constraint = constraint.bind(groups, labels if constraint.cells.needs_labels else None)
     problem = Problem(forward, loss, bound_constraint, Dataset(inputs, labels, {"group": groups}))
@@ -118,7 +127,9 @@ def fit(
     sampler = Sampler(Split.all_train(len(inputs)), bound_constraint.cells, sizes, seed)
 
     every = max(1, steps // EVALUATIONS)
-    training = run(problem, method or AdaptivePI(), sampler, module.weights.detach(), steps, every=every)
+    training = run(
+        problem, method or AdaptivePI(), sampler, module.weights.detach(), steps, every=every
+    )
     history, examples = [], torch.arange(len(inputs))
     for record in training:
         found = problem.evaluate(record.output[0], examples, at_once=EVALUATION_BATCH)
@@ -149,7 +160,9 @@ def fit(
 def _inputs(X: Any) -> Tensor:
     values = np.asarray(X)
     if values.dtype == object or values.ndim == 0:
-        raise ValueError(f"X must be an array of numbers as the model takes them, got {type(X).__name__}")
+        raise ValueError(
+            f"X must be an array of numbers as the model takes them, got {type(X).__name__}"
+        )
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
@@ -159,17 +172,24 @@ def _labels(y: Any, examples: int, output: Tensor, loss: Loss | None) -> tuple[T
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if len(values) != examples:
-        raise ValueError(f"X has {examples} rows but y has {len(values)}; give one label for every example")
+        raise ValueError(
+            f"X has {examples} rows but y has {len(values)}; give one label for every example"
+        )
     if loss is not None:
         labels = torch.from_numpy(np.ascontiguousarray(values))
         return (labels.to(output.dtype) if labels.is_floating_point() else labels), loss
     classes = 2 if output.ndim == 1 else output.shape[-1]
     allowed = np.arange(classes)
     if values.ndim != 1 or not np.isin(values, allowed).all():
-        found = "several numbers per example" if values.ndim != 1 else str(np.unique(values)[:5].tolist())
+        found = (
+            "several numbers per example"
+            if values.ndim != 1
+            else str(np.unique(values)[:5].tolist())
+        )
         raise ValueError(
-            f"the model returns {output.shape[1:].numel()} output(s) per example, so labels must be whole numbers from "
-            f"0 to {classes - 1}, found {found}; number the classes, or pass loss="
+            f"the model returns {output.shape[1:].numel()} output(s) per example, so labels must be"
+            f" whole numbers from 0 to {classes - 1}, found {found}; number the classes, or pass"
+            " loss="
         )
     labels = torch.from_numpy(values.astype(np.int64))
     if output.ndim == 1:

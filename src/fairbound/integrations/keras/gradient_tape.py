@@ -1,8 +1,10 @@
-"""`Constrained` for a training loop with `tf.GradientTape`: the user's model, optimizer and loop stay what they are.
+"""`Constrained` for a training loop with `tf.GradientTape`: the user's model, optimizer and loop
+stay what they are.
 
     with tf.GradientTape(persistent=True) as tape:
         losses = loss(y, model(X, training=True))                    per-example losses
-    gradients = fair.gradients(tape, losses, groups)                 in place of tape.gradient(mean of losses, ...)
+    gradients = fair.gradients(tape, losses, groups)
+            in place of tape.gradient(mean of losses, ...)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
 The tape differentiates; constraints, absent groups, skipped steps and saved states are those of
@@ -22,20 +24,31 @@ from torch import Tensor, nn
 from fairbound.constraints import batch as torch_batch
 from fairbound.constraints.constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
-from fairbound.integrations.keras.validation import check_weights, flat_weights, numpy_of, write_weights
+from fairbound.integrations.keras.validation import (
+    check_weights,
+    flat_weights,
+    numpy_of,
+    write_weights,
+)
 from fairbound.integrations.torch.constrained import Constrained as TorchConstrained
 from fairbound.integrations.torch.steps import StepInfo
 from fairbound.metrics.kkt import KKT
 
 OTHER_BACKENDS = {
-    "torch": "on Keras' torch backend the model is a torch module: use fairbound.Constrained(model, ...) and its "
-    "backward(), as in docs/guides/loop.md",
-    "jax": "on Keras' JAX backend there is no tape; use fairbound.integrations.keras.fit, or KERAS_BACKEND=tensorflow",
+    "torch": (
+        "on Keras' torch backend the model is a torch module: use fairbound.Constrained(model, ...)"
+        " and its backward(), as in docs/guides/loop.md"
+    ),
+    "jax": (
+        "on Keras' JAX backend there is no tape; use fairbound.integrations.keras.fit, or"
+        " KERAS_BACKEND=tensorflow"
+    ),
 }
 
 
 class MiniBatch(NamedTuple):
-    """The examples of one mini-batch after the forward pass: TensorFlow tensors or numpy arrays, and their tape."""
+    """The examples of one mini-batch after the forward pass: TensorFlow tensors or numpy arrays,
+    and their tape."""
 
     losses: Any  # (B,) per-example losses
     groups: Any = None  # (B,) 0, 1, ..., or -1 for no group; or several such columns by name
@@ -43,11 +56,13 @@ class MiniBatch(NamedTuple):
     outputs: Any = None  # (B, ...) the model's outputs (logits), for rates
     weight: Any = None  # (B,) what an example counts
     objective: Any = None  # (B,) bool: the examples of the objective; None: all of them
-    tape: Any = None  # tf.GradientTape that recorded losses and outputs; not needed where no gradient is computed
+    # tf.GradientTape that recorded losses and outputs; not needed where no gradient is computed
+    tape: Any = None
 
 
 class Constrained:
-    """A constrained method in a `tf.GradientTape` loop; see `fairbound.Constrained` for constraints and method.
+    """A constrained method in a `tf.GradientTape` loop; see `fairbound.Constrained` for constraints
+    and method.
 
     `AdaptivePI`, the default, measures two more gradients of a mini-batch now and then: use
     `tf.GradientTape(persistent=True)`.
@@ -63,7 +78,9 @@ class Constrained:
     ) -> None:
         if keras.backend.backend() != "tensorflow":
             backend = keras.backend.backend()
-            raise ValueError(OTHER_BACKENDS.get(backend, f"there is no tape on Keras' backend {backend!r}"))
+            raise ValueError(
+                OTHER_BACKENDS.get(backend, f"there is no tape on Keras' backend {backend!r}")
+            )
         check_weights(model)
         self.model = model
         self._weights = _Weights(flat_weights(model))
@@ -84,11 +101,12 @@ class Constrained:
         extra_batches: Sequence[MiniBatch] = (),
         scale: float = 1.0,
     ) -> list[Any]:
-        """The method's direction, one tensor for each of `model.trainable_variables`; its state is updated.
+        """The method's direction, one tensor for each of `model.trainable_variables`; its state is
+        updated.
 
-        A step that is skipped (NaN) gives zeros, and is counted in `skipped`. `extra_batches` are the other
-        mini-batches of a method that needs several, computed outside the tape. The other arguments are those of
-        `fairbound.Constrained.backward`.
+        A step that is skipped (NaN) gives zeros, and is counted in `skipped`. `extra_batches` are
+        the other mini-batches of a method that needs several, computed outside the tape. The other
+        arguments are those of `fairbound.Constrained.backward`.
         """
         self._read_weights()
         batch = self._to_torch(MiniBatch(losses, groups, labels, outputs, weight, objective, tape))
@@ -96,14 +114,19 @@ class Constrained:
         self.last_step = self._loop.backward(batch, extra_batches=extra, scale=scale)
         return self._direction()
 
-    def gradients_closure(self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0) -> list[Any]:
-        """The same from a function that passes `size` mini-batches' worth of new examples through the model.
+    def gradients_closure(
+        self, evaluate: Callable[[int], MiniBatch], *, scale: float = 1.0
+    ) -> list[Any]:
+        """The same from a function that passes `size` mini-batches' worth of new examples through
+        the model.
 
-        It works for every method, and is needed for those that take several gradients of one mini-batch (Ghost): the
-        tape of the `MiniBatch` must be persistent.
+        It works for every method, and is needed for those that take several gradients of one
+        mini-batch (Ghost): the tape of the `MiniBatch` must be persistent.
         """
         self._read_weights()
-        self.last_step = self._loop.backward_closure(lambda size: self._to_torch(evaluate(size)), scale=scale)
+        self.last_step = self._loop.backward_closure(
+            lambda size: self._to_torch(evaluate(size)), scale=scale
+        )
         return self._direction()
 
     def _read_weights(self) -> None:
@@ -111,25 +134,26 @@ class Constrained:
 
         if not executing_eagerly():
             raise RuntimeError(
-                "the method runs in torch, outside of TensorFlow's graphs: put the forward pass into a tf.function, "
-                "and call gradients() outside of it"
+                "the method runs in torch, outside of TensorFlow's graphs: put the forward pass"
+                " into a tf.function, and call gradients() outside of it"
             )
         now, before = flat_weights(self.model), self._weights.flat
         if now.shape != before.shape:
             raise ValueError(
-                f"the model had {before.numel():,} trainable weights when Constrained was built and has "
-                f"{now.numel():,} now; freeze layers first, then build it"
+                f"the model had {before.numel():,} trainable weights when Constrained was built and"
+                f" has {now.numel():,} now; freeze layers first, then build it"
             )
         before.grad = None
         with torch.no_grad():
             before.copy_(now)
 
     def _to_torch(self, batch: MiniBatch) -> torch_batch.MiniBatch:
-        """The mini-batch in torch: losses and outputs are functions of the flat weights, differentiated by the tape."""
+        """The mini-batch in torch: losses and outputs are functions of the flat weights,
+        differentiated by the tape."""
         if not isinstance(batch, MiniBatch):
             raise TypeError(
-                f"a mini-batch must be fairbound.integrations.keras.MiniBatch(losses, groups, ...), got "
-                f"{type(batch).__module__}.{type(batch).__name__}"
+                "a mini-batch must be fairbound.integrations.keras.MiniBatch(losses, groups, ...),"
+                f" got {type(batch).__module__}.{type(batch).__name__}"
             )
         taped = [batch.losses] if batch.outputs is None else [batch.losses, batch.outputs]
         if batch.tape is None:
@@ -137,10 +161,13 @@ class Constrained:
         else:
             values = _FromTape.apply(self._weights.flat, batch.tape, self.model, taped)  # type: ignore[no-untyped-call]
         labels, weight, objective = (
-            None if given is None else _tensor(given) for given in (batch.labels, batch.weight, batch.objective)
+            None if given is None else _tensor(given)
+            for given in (batch.labels, batch.weight, batch.objective)
         )
         outputs = None if batch.outputs is None else values[1]
-        return torch_batch.MiniBatch(values[0], _group_numbers(batch.groups), labels, outputs, weight, objective)
+        return torch_batch.MiniBatch(
+            values[0], _group_numbers(batch.groups), labels, outputs, weight, objective
+        )
 
     def _direction(self) -> list[Any]:
         flat = self._weights.flat.grad
@@ -148,9 +175,12 @@ class Constrained:
         variables = self.model.trainable_variables
         parts = flat.split([int(np.prod(variable.shape)) for variable in variables])
         pairs = zip(parts, variables, strict=True)
-        return [keras.ops.convert_to_tensor(part.numpy().reshape(v.shape), dtype=v.dtype) for part, v in pairs]
+        return [
+            keras.ops.convert_to_tensor(part.numpy().reshape(v.shape), dtype=v.dtype)
+            for part, v in pairs
+        ]
 
-    # What the method knows --------------------------------------------------------------------------------------------
+    # What the method knows ------------------------------------------------------------------------
 
     @property
     def multipliers(self) -> dict[str, float]:
@@ -164,7 +194,8 @@ class Constrained:
 
     @property
     def constraints(self) -> dict[str, float]:
-        """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is noisy."""
+        """The last mini-batch's value of every constraint, by name; feasible where <= 0. It is
+        noisy."""
         return self._loop.constraints
 
     @property
@@ -189,17 +220,20 @@ class Constrained:
 
     @property
     def primal_step(self) -> float:
-        """The method's own step now: with `SGD(learning_rate=...)` at this value the loop is exactly the method."""
+        """The method's own step now: with `SGD(learning_rate=...)` at this value the loop is
+        exactly the method."""
         return self._loop.primal_step
 
     def load_output(self) -> None:
-        """Write the method's output into the model: for switching a saved iterate, for others the last one."""
+        """Write the method's output into the model: for switching a saved iterate, for others the
+        last one."""
         self._read_weights()
         self._loop.load_output()
         write_weights(self.model, self._weights.flat)
 
     def report(self, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]) -> KKT:
-        """How near the model is to a solution, over all examples of some data: see `fairbound.report_kkt`.
+        """How near the model is to a solution, over all examples of some data: see
+        `fairbound.report_kkt`.
 
         `evaluate(batch)` passes a batch through the model under a persistent tape.
         """
@@ -207,7 +241,8 @@ class Constrained:
         return self._loop.report(batches, lambda batch: self._to_torch(evaluate(batch)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed loop needs beside model and optimizer; torch tensors and plain numbers."""
+        """Everything that a resumed loop needs beside model and optimizer; torch tensors and plain
+        numbers."""
         return self._loop.state_dict()
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
@@ -235,7 +270,10 @@ class _FromTape(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         pairs = zip(cotangents, ctx.taped, strict=True)
-        given = [keras.ops.convert_to_tensor(cotangent.numpy(), dtype=value.dtype) for cotangent, value in pairs]
+        given = [
+            keras.ops.convert_to_tensor(cotangent.numpy(), dtype=value.dtype)
+            for cotangent, value in pairs
+        ]
         variables = [variable.value for variable in ctx.model.trainable_variables]
         try:
             found = ctx.tape.gradient(ctx.taped, variables, output_gradients=given)
@@ -243,20 +281,26 @@ class _FromTape(torch.autograd.Function):
             if "persistent" not in str(error):
                 raise
             raise ValueError(
-                "this mini-batch's gradient is computed more than once, and its tape allows one; use "
-                "tf.GradientTape(persistent=True)"
+                "this mini-batch's gradient is computed more than once, and its tape allows one;"
+                " use tf.GradientTape(persistent=True)"
             ) from error
         if all(part is None for part in found):
             raise ValueError(
-                "the tape recorded no path from the model's weights to the losses; compute them inside "
-                "`with tf.GradientTape() as tape:`, from the model's outputs, without .numpy()"
+                "the tape recorded no path from the model's weights to the losses; compute them"
+                " inside `with tf.GradientTape() as tape:`, from the model's outputs, without"
+                " .numpy()"
             )
         parts = [
             np.zeros(variable.shape, np.float32) if part is None else numpy_of(part)
             for part, variable in zip(found, ctx.model.trainable_variables, strict=True)
         ]
         dtype = cotangents[0].dtype
-        return torch.from_numpy(np.concatenate([part.reshape(-1) for part in parts])).to(dtype), None, None, None
+        return (
+            torch.from_numpy(np.concatenate([part.reshape(-1) for part in parts])).to(dtype),
+            None,
+            None,
+            None,
+        )
 
 
 def _group_numbers(groups: Any) -> Any:
@@ -268,8 +312,8 @@ def _group_numbers(groups: Any) -> Any:
     column = numpy_of(groups)
     if column.dtype.kind not in "iub":
         raise ValueError(
-            f"groups must be whole numbers 0, 1, ..., or -1 for none, got {column.dtype}; number names by "
-            "np.unique(names, return_inverse=True)[1]"
+            f"groups must be whole numbers 0, 1, ..., or -1 for none, got {column.dtype}; number"
+            " names by np.unique(names, return_inverse=True)[1]"
         )
     return torch.from_numpy(column.astype(np.int64))
 
@@ -277,4 +321,6 @@ def _group_numbers(groups: Any) -> Any:
 def _tensor(values: Any) -> Tensor:
     """A copy as a torch tensor."""
     found = numpy_of(values)
-    return torch.from_numpy(found.astype(np.float32 if found.dtype.name == "bfloat16" else found.dtype))
+    return torch.from_numpy(
+        found.astype(np.float32 if found.dtype.name == "bfloat16" else found.dtype)
+    )

@@ -1,4 +1,5 @@
-"""A Keras model as a torch module with one flat parameter, for `report_kkt`, `FairClassifier` and other users."""
+"""A Keras model as a torch module with one flat parameter, for `report_kkt`, `FairClassifier` and
+other users."""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ from fairbound.integrations.keras.validation import (
 
 
 class KerasModule(nn.Module):
-    """`weights` (n,) are the model's trainable weights; `keras_model()` writes them back into the Keras model.
+    """`weights` (n,) are the model's trainable weights; `keras_model()` writes them back into the
+    Keras model.
 
     A copy, and one loaded from a file, has its own Keras model.
     """
 
     def __init__(self, model: Any, inputs: Any = None, *, as_in_prediction: bool = False) -> None:
         super().__init__()
-        # The model is inside a function: on Keras' torch backend it is a torch module, and must not become a submodule.
+        # The model is inside a function: on Keras' torch backend it is a torch module, and must not
+        # become a submodule.
         self.flat_forward, x = make_functional(model, inputs, as_in_prediction=as_in_prediction)
         self.weights = nn.Parameter(x)
         self._asked = (None if inputs is None else probe_examples(inputs), as_in_prediction)
@@ -72,7 +75,11 @@ def copy_classifier(model: Any, inputs: Tensor, classes: int) -> KerasModule:
     outputs = made(inputs[:1])
     found = 2 if outputs.ndim == 1 else outputs.shape[-1]
     if outputs.ndim > 2 or found != classes or (classes == 2 and outputs.ndim == 2):
-        logits = "one output per example (a logit)" if classes == 2 else f"{classes} outputs per example, one per class"
+        logits = (
+            "one output per example (a logit)"
+            if classes == 2
+            else f"{classes} outputs per example, one per class"
+        )
         raise ValueError(
             f"y has {classes} classes, so the model must return {logits}; {model.name!r} returns "
             f"{outputs.shape[1:].numel()}"

@@ -6,6 +6,9 @@ need("sklearn", "data", "FairClassifier")
 
 from fairbound.integrations.sklearn.classifier import FairClassifier  # noqa: E402
 from fairbound.integrations.sklearn.postprocessor import FairPostprocessor  # noqa: E402
-from fairbound.integrations.sklearn.trade_off import bounded_accuracy_scorer, trade_off_curve  # noqa: E402
+from fairbound.integrations.sklearn.trade_off import (  # noqa: E402
+    bounded_accuracy_scorer,
+    trade_off_curve,
+)
 
 __all__ = ["FairClassifier", "FairPostprocessor", "bounded_accuracy_scorer", "trade_off_curve"]

@@ -1,10 +1,12 @@
-"""The certified choice among corrections (Angelopoulos et al. 2021, "Learn then Test": fixed-sequence testing).
+"""The certified choice among corrections (Angelopoulos et al. 2021, "Learn then Test":
+fixed-sequence testing).
 
-Candidates come in an order that was fixed without the calibration data, from the most corrected to the uncorrected
-model. In that order each is tested on the calibration data, which nothing else has used; the first whose verdict is not
-"holds" ends the sequence, and the last one before it is certified. A violating model is certified only if the test of
-the first violating candidate fails, so P(the certified model violates) <= 1 - level, however many are tested. The
-sequence may end anywhere that was fixed without the calibration data.
+Candidates come in an order that was fixed without the calibration data, from the most corrected to
+the uncorrected model. In that order each is tested on the calibration data, which nothing else has
+used; the first whose verdict is not "holds" ends the sequence, and the last one before it is
+certified. A violating model is certified only if the test of the first violating candidate fails,
+so P(the certified model violates) <= 1 - level, however many are tested. The sequence may end
+anywhere that was fixed without the calibration data.
 """
 
 from __future__ import annotations
@@ -49,7 +51,15 @@ def judge(correction: Correction, scores: Scores, level: float) -> Verdict:
 
 
 def not_certified(verdict: Verdict) -> Verdict:
-    """The verdict on a model that alone would be said to hold, after the test of a stricter one ended the sequence."""
+    """The verdict on a model that alone would be said to hold, after the test of a stricter one
+    ended the sequence."""
     reason = "the sequence of tests ended at a stricter correction"
-    unknown: dict[str, Any] = {"decision": "undecided", "reason": reason, "needed": None, "needed_between": None}
-    return replace(verdict, decision="undecided", gaps=tuple(replace(gap, **unknown) for gap in verdict.gaps))
+    unknown: dict[str, Any] = {
+        "decision": "undecided",
+        "reason": reason,
+        "needed": None,
+        "needed_between": None,
+    }
+    return replace(
+        verdict, decision="undecided", gaps=tuple(replace(gap, **unknown) for gap in verdict.gaps)
+    )

@@ -1,7 +1,9 @@
-"""Cross-fitting: every example gets scores from models that have not seen it, and their average is the final model.
+"""Cross-fitting: every example gets scores from models that have not seen it, and their average is
+the final model.
 
-Of K folds, model k trains on all but fold k. The average of the K models is what predicts; nothing is trained a second
-time on all examples, so that what was chosen on out-of-fold scores belongs to the models that are used.
+Of K folds, model k trains on all but fold k. The average of the K models is what predicts; nothing
+is trained a second time on all examples, so that what was chosen on out-of-fold scores belongs to
+the models that are used.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from fairbound.data.splits import random_split
 
 SMALLEST_PROBABILITY = 1e-6  # of an estimator: its logit is finite
 MIN_CALIBRATION = 30  # examples: with fewer nothing is held out
-SMALL_TABLE = 100_000  # examples: below, several threads cost more than they save (18,000: 48 CPU s on two, 11 on one)
+# examples: below, several threads cost more than they save (18,000: 48 CPU s on two, 11 on one)
+SMALL_TABLE = 100_000
 
 
 class Model(Protocol):
@@ -52,7 +55,8 @@ class CrossFitted(NamedTuple):
     note: str = ""  # what was trained, for the report
 
 
-# (data, target, classes, weight, main=): models of a target (n,), `data.labels` or groups; `main`: those that predict
+# (data, target, classes, weight, main=): models of a target (n,), `data.labels` or groups; `main`:
+# those that predict
 CrossFit = Callable[..., CrossFitted]
 
 
@@ -62,7 +66,7 @@ def calibration_split(
     """Development and calibration examples, stratified; no calibration where it would be too small.
 
     >>> development, calibration = calibration_split(np.repeat([0, 1], [1000, 3]), 0.2, seed=0)
-    >>> len(development), len(calibration)                        # a stratum too small to divide is for development
+    >>> len(development), len(calibration)  # a stratum too small to divide is for development
     (803, 200)
     """
     everything = np.arange(len(strata))
@@ -87,7 +91,7 @@ def stratified_folds(strata: NDArray[np.int64], folds: int, seed: int) -> NDArra
     return fold
 
 
-# Any scikit-learn classifier ------------------------------------------------------------------------------------------
+# Any scikit-learn classifier ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +115,14 @@ def cross_fit_estimator(
     fold: NDArray[np.int64],
     progress: Callable[[str], None] | None = None,
 ) -> CrossFitted:
-    """Clones of a classifier, one for every fold; `names` are the classes, and `weight` 0 leaves an example out."""
+    """Clones of a classifier, one for every fold; `names` are the classes, and `weight` 0 leaves an
+    example out."""
     used = np.ones(len(y), dtype=bool) if weight is None else weight > 0
     weight = None if weight is None or len(np.unique(weight[used])) == 1 else weight
     if weight is not None and not has_fit_parameter(estimator, "sample_weight"):
-        raise ValueError(f"{type(estimator).__name__} does not take sample_weight, and weights are needed here")
+        raise ValueError(
+            f"{type(estimator).__name__} does not take sample_weight, and weights are needed here"
+        )
     probabilities = np.empty((len(y), len(names)))
     fitted = []
     for k in range(int(fold.max()) + 1):
@@ -124,7 +131,9 @@ def cross_fit_estimator(
         fitted.append(clone(estimator).fit(_safe_indexing(X, train), y[train], **weights))
         if progress is not None:
             progress(f"{k + 1} of {int(fold.max()) + 1} folds")
-        probabilities[held_out] = class_probabilities(fitted[-1], _safe_indexing(X, held_out), names)
+        probabilities[held_out] = class_probabilities(
+            fitted[-1], _safe_indexing(X, held_out), names
+        )
     note = f"the average of {len(fitted)} fits of {type(estimator).__name__}"
     return CrossFitted(EstimatorAverage(fitted, names), as_logits(probabilities), note)
 
@@ -132,7 +141,10 @@ def cross_fit_estimator(
 def class_probabilities(estimator: Any, X: Any, names: NDArray[Any]) -> NDArray[np.float64]:
     """(N, classes) in the order of `names`; 0 for a class that the estimator has not seen."""
     predicted = np.asarray(estimator.predict_proba(X), dtype=np.float64)
-    ordered, place = np.zeros((len(predicted), len(names))), {name: k for k, name in enumerate(names.tolist())}
+    ordered, place = (
+        np.zeros((len(predicted), len(names))),
+        {name: k for k, name in enumerate(names.tolist())},
+    )
     for column, name in zip(predicted.T, np.asarray(estimator.classes_).tolist(), strict=True):
         ordered[:, place[name]] = column
     return ordered
@@ -147,7 +159,11 @@ def as_logits(probabilities: NDArray[np.float64]) -> Tensor:
 def seeded(estimator: Any, seed: int) -> Any:
     """A clone whose own seeds, where they are None, are set."""
     copy = clone(estimator)
-    seeds = {name: value for name, value in copy.get_params().items() if name.split("__")[-1] == "random_state"}
+    seeds = {
+        name: value
+        for name, value in copy.get_params().items()
+        if name.split("__")[-1] == "random_state"
+    }
     copy.set_params(**{name: seed for name, value in seeds.items() if value is None})
     return copy  # set_params of a FrozenEstimator returns None
 

@@ -1,4 +1,5 @@
-"""P(cell | x): how probable it is that an example is of a group, and has a label; from a model, or from its group."""
+"""P(cell | x): how probable it is that an example is of a group, and has a label; from a model, or
+from its group."""
 
 from __future__ import annotations
 
@@ -27,13 +28,14 @@ def probabilities(logits: Tensor) -> Tensor:
 class Membership:
     """What is known of the cells of an example at prediction.
 
-    A model of a column predicts the group, or group and label together where a constraint is about both; without models
-    the group must be given.
+    A model of a column predicts the group, or group and label together where a constraint is about
+    both; without models the group must be given.
     """
 
     constraints: tuple[Constraint, ...]
     shares: tuple[Tensor, ...]  # (K,) P(cell), of every constraint
-    trust: tuple[Tensor, ...]  # (K,) how far cells are known by themselves (`CellMeans`), of every constraint
+    # (K,) how far cells are known by themselves (`CellMeans`), of every constraint
+    trust: tuple[Tensor, ...]
     classes: int
     with_labels: bool  # whether models predict group and label together
     models: Mapping[str, Model] | None  # by column; None: the group is used at prediction
@@ -47,10 +49,13 @@ class Membership:
     ) -> tuple[Tensor, ...]:
         """(N, K) P(cell | x) / P(cell) of every constraint.
 
-        logits: of the label. group_logits: of the models, by column. groups: (N,) numbers, where there are no models.
+        logits: of the label. group_logits: of the models, by column. groups: (N,) numbers, where
+        there are no models.
         """
         of_label, ratios = probabilities(logits), []
-        for constraint, shares, trust in zip(self.constraints, self.shares, self.trust, strict=True):
+        for constraint, shares, trust in zip(
+            self.constraints, self.shares, self.trust, strict=True
+        ):
             by, cells = constraint.by or "", constraint.cells.items
             if self.models is None:
                 parts = self._known(cells, shares, trust, groups[by])
@@ -63,18 +68,33 @@ class Membership:
             ratios.append(torch.stack(parts, 1) / shares.clamp(min=1e-12))
         return tuple(ratios)
 
-    def _known(self, cells: Sequence[Cell], shares: Tensor, trust: Tensor, known: Tensor) -> list[Tensor]:
-        """P(group) of every cell: 1 for that of the example, and for a small one in part that of everybody."""
+    def _known(
+        self, cells: Sequence[Cell], shares: Tensor, trust: Tensor, known: Tensor
+    ) -> list[Tensor]:
+        """P(group) of every cell: 1 for that of the example, and for a small one in part that of
+        everybody."""
         parts = []
         for cell in cells:
-            alike = [k for k, other in enumerate(cells) if other.label == cell.label and other.group is not None]
+            alike = [
+                k
+                for k, other in enumerate(cells)
+                if other.label == cell.label and other.group is not None
+            ]
             if cell.group is None or not alike:
                 parts.append(torch.ones(len(known), dtype=torch.float64))
                 continue
-            by_group = torch.ones(max(int(known.max()), *(cells[k].group or 0 for k in alike)) + 1, dtype=torch.float64)
+            by_group = torch.ones(
+                max(int(known.max()), *(cells[k].group or 0 for k in alike)) + 1,
+                dtype=torch.float64,
+            )
             by_group[[cells[k].group for k in alike]] = trust[alike]
-            own, everybody = by_group[known], shares[cells.index(cell)] / shares[alike].sum().clamp(min=1e-12)
-            parts.append(torch.lerp(everybody.expand(len(known)), (known == cell.group).double(), own))
+            own, everybody = (
+                by_group[known],
+                shares[cells.index(cell)] / shares[alike].sum().clamp(min=1e-12),
+            )
+            parts.append(
+                torch.lerp(everybody.expand(len(known)), (known == cell.group).double(), own)
+            )
         return parts
 
     def _predicted(self, cell: Cell, joint: Tensor | None, size: int) -> Tensor:
@@ -98,14 +118,20 @@ def fit_membership(
     """
     constraints, groups, labels = means.constraints, means.scores.groups, means.scores.labels
     with_labels = any(constraint.cells.needs_labels for constraint in constraints)
-    membership = Membership(constraints, tuple(means.shares), tuple(means.trust), classes, with_labels, None)
+    membership = Membership(
+        constraints, tuple(means.shares), tuple(means.trust), classes, with_labels, None
+    )
     if cross_fit is None:
         return membership, {}
     fitted: dict[str, CrossFitted] = {}
-    for by in dict.fromkeys(constraint.by or "" for constraint in constraints if constraint.cells.needs_groups):
+    for by in dict.fromkeys(
+        constraint.by or "" for constraint in constraints if constraint.cells.needs_groups
+    ):
         target, size = groups[by], int(groups[by].max()) + 1
         if with_labels:
             target, size = target * classes + labels.long(), size * classes
         fitted[by] = cross_fit(target, size)
     models = {by: models.model for by, models in fitted.items()}
-    return replace(membership, models=models), {by: models.out_of_fold for by, models in fitted.items()}
+    return replace(membership, models=models), {
+        by: models.out_of_fold for by, models in fitted.items()
+    }

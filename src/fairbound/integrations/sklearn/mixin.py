@@ -1,7 +1,9 @@
-"""What `FairClassifier` and `FairPostprocessor` share: scikit-learn's contract around a certified choice of models.
+"""What `FairClassifier` and `FairPostprocessor` share: scikit-learn's contract around a certified
+choice of models.
 
-Development data give the candidates and a choice among them (`selection`). On the calibration data the least corrected
-candidate that is certified replaces it, unless it is corrected less than the one chosen before (`certification`).
+Development data give the candidates and a choice among them (`selection`). On the calibration data
+the least corrected candidate that is certified replaces it, unless it is corrected less than the
+one chosen before (`certification`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,12 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 from torch import Tensor
 
 from fairbound._utils.frames import frames_of_ours
@@ -50,15 +57,22 @@ from fairbound.integrations.sklearn.inputs import (
 )
 from fairbound.integrations.sklearn.membership import probabilities
 from fairbound.integrations.sklearn.report import Predictions, SearchNotes, write_report
-from fairbound.integrations.sklearn.selection import Candidate, CandidateSearch, Selection, is_constant
+from fairbound.integrations.sklearn.selection import (
+    Candidate,
+    CandidateSearch,
+    Selection,
+    is_constant,
+)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn reads the parameters from the signature of __init__
+# scikit-learn reads the parameters from the signature of __init__
+@dataclass(kw_only=True, eq=False, repr=False)
 class FairClassifierMixin(ClassifierMixin):
     """The fit, the predictions and the shared parameters; an estimator adds its own and its models.
 
-    An estimator has a method `_cross_fit` as `cross_fitting.CrossFit` describes it, and may replace the methods of the
-    section "Models" below. Inside, labels are numbers, and of two classes the positive one is 1.
+    An estimator has a method `_cross_fit` as `cross_fitting.CrossFit` describes it, and may replace
+    the methods of the section "Models" below. Inside, labels are numbers, and of two classes the
+    positive one is 1.
     """
 
     # what metadata routing passes on by itself, also through a pipeline
@@ -80,9 +94,10 @@ class FairClassifierMixin(ClassifierMixin):
     random_state: Any = None
     verbose: bool = False
 
-    cross_fit_cache: ClassVar[dict[Any, CrossFitted] | None] = None  # models of fits with the same examples and seed
+    # models of fits with the same examples and seed
+    cross_fit_cache: ClassVar[dict[Any, CrossFitted] | None] = None
 
-    # Models -----------------------------------------------------------------------------------------------------------
+    # Models ---------------------------------------------------------------------------------------
 
     _missing_values: ClassVar[Any] = "allow-nan"  # what `validate_data` does about them
     _retrainable = True  # whether the models can be trained again with other weights
@@ -96,22 +111,32 @@ class FairClassifierMixin(ClassifierMixin):
 
     def _progress(self, main: bool) -> Callable[..., None] | None:
         """What prints how far the models are, where that is asked for."""
-        return partial(print, f"models of the {'label' if main else 'groups'}:", flush=True) if self.verbose else None
+        return (
+            partial(print, f"models of the {'label' if main else 'groups'}:", flush=True)
+            if self.verbose
+            else None
+        )
 
     def _cross_fit_once(
         self, data: Development, target: Tensor, classes: int, weight: Tensor | None, *, main: bool
     ) -> CrossFitted:
         """The models of `_cross_fit`, trained once for all fits that share a cache."""
         cache = {} if self.cross_fit_cache is None else self.cross_fit_cache
-        key = (main, classes, target.numpy().tobytes(), None if weight is None else weight.numpy().tobytes())
+        key = (
+            main,
+            classes,
+            target.numpy().tobytes(),
+            None if weight is None else weight.numpy().tobytes(),
+        )
         if key not in cache:
             cache[key] = self._cross_fit(data, target, classes, weight, main=main)
         return cache[key]
 
-    # Fitting ----------------------------------------------------------------------------------------------------------
+    # Fitting --------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> Any:
-        """Train, correct and certify; without `sensitive_features`, train without a constraint and warn."""
+        """Train, correct and certify; without `sensitive_features`, train without a constraint and
+        warn."""
         self._check_parameters()
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
@@ -121,10 +146,14 @@ class FairClassifierMixin(ClassifierMixin):
         check_classification_targets(y)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only, {self.classes_.tolist()}; a classifier needs two or more")
+            raise ValueError(
+                f"y has one class only, {self.classes_.tolist()}; a classifier needs two or more"
+            )
         weight = checked_weight(sample_weight, X)
         if weight is not None and len(weighted := np.unique(y[weight > 0])) < 2:
-            raise ValueError(f"examples with a positive sample_weight have one class only, {weighted.tolist()}")
+            raise ValueError(
+                f"examples with a positive sample_weight have one class only, {weighted.tolist()}"
+            )
         self._order = self._class_order()
         train_weight = weight
         if self.class_weight is not None:
@@ -139,21 +168,33 @@ class FairClassifierMixin(ClassifierMixin):
         self.seed_ = seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         groups = self._make_constraints(sensitive, labels)
         strata = strata_of(groups, labels)
-        self.development_, self.calibration_ = calibration_split(strata, float(self.calibration), seed)
+        self.development_, self.calibration_ = calibration_split(
+            strata, float(self.calibration), seed
+        )
         development, calibration = self.development_, self.calibration_
         if self.constraints_ and not len(calibration):
             warnings.warn(
-                f"{len(labels)} examples are too few to hold any out for calibration: there is no verdict",
+                f"{len(labels)} examples are too few to hold any out for calibration: there is no"
+                " verdict",
                 stacklevel=frames_of_ours(),
             )
         self._learn_encoding(X, development)
 
         def part(rows: NDArray[np.int64]) -> tuple[Any, Tensor, dict[str, Tensor], Tensor | None]:
             codes = {by: column[rows] for by, column in groups.items()}
-            return self._inputs(_safe_indexing(X, rows)), labels[rows], codes, normalized_weight(weight, rows)
+            return (
+                self._inputs(_safe_indexing(X, rows)),
+                labels[rows],
+                codes,
+                normalized_weight(weight, rows),
+            )
 
-        fold = stratified_folds(strata[development], max(2, min(int(self.cv), len(development) // 2)), seed)
-        data = Development(*part(development), normalized_weight(train_weight, development), fold, seed)
+        fold = stratified_folds(
+            strata[development], max(2, min(int(self.cv), len(development) // 2)), seed
+        )
+        data = Development(
+            *part(development), normalized_weight(train_weight, development), fold, seed
+        )
         held_out = part(calibration) if len(calibration) else None
         limits = float(self.max_accuracy_loss), bool(self.allow_constant)
         models = self._cross_fit_once, self.group_at_prediction, self._retrainable
@@ -162,12 +203,16 @@ class FairClassifierMixin(ClassifierMixin):
             self._choose(search.run(), held_out)
 
     def _make_constraints(self, sensitive: Any, labels: Tensor) -> dict[str, Tensor]:
-        """(n,) the group of every example, by column, after the constraints on these groups are made."""
+        """(n,) the group of every example, by column, after the constraints on these groups are
+        made."""
         self._encoder: GroupEncoder | None = None
         self.constraints_: tuple[Constraint, ...] = ()
         self.groups_: dict[str, list[str]] = {}  # names of the groups, by column
         if sensitive is None:
-            warnings.warn("no sensitive_features were given: training is unconstrained", stacklevel=frames_of_ours())
+            warnings.warn(
+                "no sensitive_features were given: training is unconstrained",
+                stacklevel=frames_of_ours(),
+            )
             return {}
         self._encoder = GroupEncoder.fit(sensitive, len(labels), self.subgroups)
         groups = self._encoder.transform(sensitive, len(labels))
@@ -179,12 +224,18 @@ class FairClassifierMixin(ClassifierMixin):
         return groups
 
     def _choose(
-        self, selection: Selection, held_out: tuple[Any, Tensor, dict[str, Tensor], Tensor | None] | None
+        self,
+        selection: Selection,
+        held_out: tuple[Any, Tensor, dict[str, Tensor], Tensor | None] | None,
     ) -> None:
-        """The certified candidate, or the one that was chosen on out-of-fold data, and what the report says of it."""
+        """The certified candidate, or the one that was chosen on out-of-fold data, and what the
+        report says of it."""
         self._membership, self._plain = selection.membership, selection.candidates[-1]
-        within = [candidate for candidate in selection.rejected if candidate.value.violation <= TOLERANCE]
-        self._beyond = within[-1] if within else None  # what max_accuracy_loss keeps from being returned
+        within = [
+            candidate for candidate in selection.rejected if candidate.value.violation <= TOLERANCE
+        ]
+        # what max_accuracy_loss keeps from being returned
+        self._beyond = within[-1] if within else None
         self._could_be_certified = False
         self.verdict_: Verdict | None = None
         self._candidate, before, after = self._certified(selection, held_out)
@@ -195,11 +246,17 @@ class FairClassifierMixin(ClassifierMixin):
         positive = int(np.flatnonzero(self.classes_ == self.positive_class_)[0])
         self._predictions = Predictions.of(before, after, correction, positive)
         constant = is_constant(self._candidate.value, self._plain.value, self.constraints_)
-        beyond = self._beyond and (self._beyond.name, self._plain.value.accuracy - self._beyond.value.accuracy)
-        self._search = SearchNotes(constant, len(selection.constant), selection.small, beyond, self._could_be_certified)
+        beyond = self._beyond and (
+            self._beyond.name,
+            self._plain.value.accuracy - self._beyond.value.accuracy,
+        )
+        self._search = SearchNotes(
+            constant, len(selection.constant), selection.small, beyond, self._could_be_certified
+        )
 
     def _certified(self, selection: Selection, held_out: Any) -> tuple[Candidate, Scores, Scores]:
-        """The last certified candidate up to the chosen one, else that one; scores of the plain model and of its own.
+        """The last certified candidate up to the chosen one, else that one; scores of the plain
+        model and of its own.
 
         The scores are those of the calibration data, or out of fold without them.
         """
@@ -210,16 +267,23 @@ class FairClassifierMixin(ClassifierMixin):
         inputs, labels, groups, weight = held_out
         membership, scores = selection.membership, {}
         group_logits = {} if membership is None else membership.group_logits(inputs)
-        for fitted in {id(other.fitted): other.fitted for other in (*candidates, *selection.rejected)}.values():
+        for fitted in {
+            id(other.fitted): other.fitted for other in (*candidates, *selection.rejected)
+        }.values():
             logits = fitted.model.logits(inputs)
             ratios = () if membership is None else membership.ratios(logits, group_logits, groups)
             scores[id(fitted)] = Scores(logits, ratios, labels, groups, weight)
 
         def tested(sequence: Sequence[Candidate]) -> Certificate:
-            return certify([(candidate.correction, scores[id(candidate.fitted)]) for candidate in sequence], self.level)
+            return certify(
+                [(candidate.correction, scores[id(candidate.fitted)]) for candidate in sequence],
+                self.level,
+            )
 
         # the sequence ends at the chosen candidate: a lucky sample certifies nothing beyond it
-        sequence = candidates[: 1 + next(i for i, candidate in enumerate(candidates) if candidate is chosen)]
+        sequence = candidates[
+            : 1 + next(i for i, candidate in enumerate(candidates) if candidate is chosen)
+        ]
         certificate = tested(sequence)
         self._first_verdict = certificate.verdicts[0]
         if certificate.chosen is not None:
@@ -236,16 +300,19 @@ class FairClassifierMixin(ClassifierMixin):
         """Whether the verdict on the calibration data is "holds"."""
         return self.verdict_ is not None and self.verdict_.decision == "holds"
 
-    # Classes ----------------------------------------------------------------------------------------------------------
+    # Classes --------------------------------------------------------------------------------------
 
     def _class_order(self) -> NDArray[np.int64]:
-        """(classes,) the place in `classes_` of class 0, 1, ...: of two classes the positive one is last."""
+        """(classes,) the place in `classes_` of class 0, 1, ...: of two classes the positive one is
+        last."""
         order = np.arange(len(self.classes_))
         if self.pos_label is None:
             return order
         places = np.flatnonzero(self.classes_ == self.pos_label)
         if len(places) != 1:
-            raise ValueError(f"pos_label={self.pos_label!r} is not among the classes {self.classes_.tolist()}")
+            raise ValueError(
+                f"pos_label={self.pos_label!r} is not among the classes {self.classes_.tolist()}"
+            )
         return order[::-1] if len(order) == 2 and places[0] == 0 else order
 
     @property
@@ -254,20 +321,30 @@ class FairClassifierMixin(ClassifierMixin):
         return self.classes_[self._order[-1]] if self.pos_label is None else self.pos_label
 
     def _outcomes(self) -> dict[int | None, str]:
-        """The classes that rates are about, and their names in constraints; with two classes the positive one."""
+        """The classes that rates are about, and their names in constraints; with two classes the
+        positive one."""
         if len(self.classes_) == 2:
             return {None: "" if self.pos_label is None else f"class {self.pos_label}"}
         names = enumerate(self.classes_.tolist())
-        return {k: f"class {name}" for k, name in names if self.pos_label is None or name == self.pos_label}
+        return {
+            k: f"class {name}"
+            for k, name in names
+            if self.pos_label is None or name == self.pos_label
+        }
 
     def _refuse_unnamed_class(self) -> None:
         """Of two texts neither is the positive one by itself."""
         rates = any(constraint.statistic is not None for constraint in self.constraints_)
-        if rates and len(self.classes_) == 2 and self.pos_label is None and self.classes_.dtype.kind in "OUST":
+        if (
+            rates
+            and len(self.classes_) == 2
+            and self.pos_label is None
+            and self.classes_.dtype.kind in "OUST"
+        ):
             one, other = self.classes_.tolist()
             raise ValueError(
-                f"the classes are {one!r} and {other!r}, and the constraint is about positive decisions: say which one "
-                f"is positive, pos_label={other!r} or pos_label={one!r}"
+                f"the classes are {one!r} and {other!r}, and the constraint is about positive"
+                f" decisions: say which one is positive, pos_label={other!r} or pos_label={one!r}"
             )
 
     def _numbered(self, y: NDArray[Any]) -> Tensor:
@@ -275,54 +352,74 @@ class FairClassifierMixin(ClassifierMixin):
         unknown = set(np.unique(y).tolist()) - set(self.classes_.tolist())
         if unknown:
             name, classes = min(unknown, key=str), self.classes_.tolist()
-            raise ValueError(f"y has the class {name!r}, which fit has not seen; its classes are {classes}")
+            raise ValueError(
+                f"y has the class {name!r}, which fit has not seen; its classes are {classes}"
+            )
         return torch.from_numpy(np.argsort(self._order)[np.searchsorted(self.classes_, y)])
 
-    # Predicting -------------------------------------------------------------------------------------------------------
+    # Predicting -----------------------------------------------------------------------------------
 
     def decision_function(self, X: Any, sensitive_features: Any = None) -> NDArray[np.float64]:
-        """Logits: one per example for two classes, of the second of `classes_`; else one per class."""
+        """Logits: one per example for two classes, of the second of `classes_`; else one per
+        class."""
         check_is_fitted(self)
         logits = self._corrected(self._validate(X, reset=False), sensitive_features)
         signed: NDArray[np.float64] = (logits if self._order[0] == 0 else -logits).numpy()
         return signed
 
     def predict_proba(self, X: Any, sensitive_features: Any = None) -> NDArray[np.float64]:
-        """The probability of each class; `sensitive_features` is needed with `group_at_prediction=True` only."""
+        """The probability of each class; `sensitive_features` is needed with
+        `group_at_prediction=True` only."""
         logits = torch.from_numpy(self.decision_function(X, sensitive_features))
         return probabilities(logits).numpy()
 
     def predict(self, X: Any, sensitive_features: Any = None) -> NDArray[Any]:
         """The most probable class."""
         logits = self.decision_function(X, sensitive_features)
-        classes: NDArray[Any] = self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
+        classes: NDArray[Any] = self.classes_[
+            (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)
+        ]
         return classes
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None
+    ) -> float:
         """Accuracy; `sensitive_features` is needed with `group_at_prediction=True` only."""
-        return float(accuracy_score(y, self.predict(X, sensitive_features), sample_weight=sample_weight))
+        return float(
+            accuracy_score(y, self.predict(X, sensitive_features), sample_weight=sample_weight)
+        )
 
     def judge(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any = None) -> Verdict:
-        """Whether the constraints hold in the population that these examples, new to the model, were drawn from."""
+        """Whether the constraints hold in the population that these examples, new to the model,
+        were drawn from."""
         check_is_fitted(self)
         X = self._validate(X, reset=False)
         labels, weight = self._numbered(column_or_1d(y)), checked_weight(sample_weight, X)
         if self._encoder is None:
-            raise ValueError("the model was fitted without sensitive_features, so there is no constraint to judge")
+            raise ValueError(
+                "the model was fitted without sensitive_features, so there is no constraint to"
+                " judge"
+            )
         groups = self._encoder.transform(sensitive_features, len(labels))
         logits = self._corrected(X, sensitive_features)
-        scores = Scores(logits, (), labels, groups, None if weight is None else torch.from_numpy(weight))
+        scores = Scores(
+            logits, (), labels, groups, None if weight is None else torch.from_numpy(weight)
+        )
         return judge(no_correction(self.constraints_), scores, self.level)
 
     def report(self, html: str | Path | None = None) -> str:
-        """What `fit` did and what it means, in 80 columns; `html`: also as a page, written to that file.
+        """What `fit` did and what it means, in 80 columns; `html`: also as a page, written to that
+        file.
 
-        Rates and changed decisions are those of the calibration data, or of out-of-fold predictions without them. With
-        several columns of groups the page has the verdicts of all, and everything else about the first.
+        Rates and changed decisions are those of the calibration data, or of out-of-fold predictions
+        without them. With several columns of groups the page has the verdicts of all, and
+        everything else about the first.
         """
         check_is_fitted(self)
         if html is not None and not self.groups_:
-            raise ValueError("the model was fitted without sensitive_features, so there are no groups to compare")
+            raise ValueError(
+                "the model was fitted without sensitive_features, so there are no groups to compare"
+            )
         return write_report(self, html)
 
     @property
@@ -345,14 +442,17 @@ class FairClassifierMixin(ClassifierMixin):
         if self._membership.models is None:
             if sensitive is None:
                 raise ValueError(
-                    "a model with group_at_prediction=True needs sensitive_features= to predict and score, which "
-                    "GridSearchCV and cross_val_score pass only after sklearn.set_config(enable_metadata_routing=True)"
+                    "a model with group_at_prediction=True needs sensitive_features= to predict and"
+                    " score, which GridSearchCV and cross_val_score pass only after"
+                    " sklearn.set_config(enable_metadata_routing=True)"
                 )
             assert self._encoder is not None
             groups = self._encoder.transform(sensitive, len(logits))
-        return correction.apply(logits, self._membership.ratios(logits, self._membership.group_logits(inputs), groups))
+        return correction.apply(
+            logits, self._membership.ratios(logits, self._membership.group_logits(inputs), groups)
+        )
 
-    # Checks -----------------------------------------------------------------------------------------------------------
+    # Checks ---------------------------------------------------------------------------------------
 
     def _validate(self, X: Any, *, reset: bool) -> Any:
         """X as scikit-learn checks it; of a data frame the columns are counted and named."""
@@ -360,16 +460,29 @@ class FairClassifierMixin(ClassifierMixin):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
         finite = self._missing_values
-        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=finite)
+        return validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype=None, ensure_all_finite=finite
+        )
 
     def _check_parameters(self) -> None:
         if self.subgroups not in SUBGROUPS:
-            raise ValueError(f"subgroups must be one of {', '.join(map(repr, SUBGROUPS))}, got {self.subgroups!r}")
+            raise ValueError(
+                f"subgroups must be one of {', '.join(map(repr, SUBGROUPS))}, got"
+                f" {self.subgroups!r}"
+            )
         if not isinstance(self.calibration, int | float) or not 0 <= self.calibration < 1:
-            raise ValueError(f"calibration is a share of the examples, from 0 to below 1, got {self.calibration!r}")
+            raise ValueError(
+                "calibration is a share of the examples, from 0 to below 1, got"
+                f" {self.calibration!r}"
+            )
         if not isinstance(self.level, int | float) or not 0.5 < self.level < 1:
             raise ValueError(f"level is a confidence level such as 0.95, got {self.level!r}")
-        if not isinstance(self.max_accuracy_loss, int | float) or not 0 <= self.max_accuracy_loss <= 1:
-            raise ValueError(f"max_accuracy_loss is a share such as 0.05, got {self.max_accuracy_loss!r}")
+        if (
+            not isinstance(self.max_accuracy_loss, int | float)
+            or not 0 <= self.max_accuracy_loss <= 1
+        ):
+            raise ValueError(
+                f"max_accuracy_loss is a share such as 0.05, got {self.max_accuracy_loss!r}"
+            )
         if isinstance(self.cv, bool) or not isinstance(self.cv, int | np.integer) or self.cv < 2:
             raise ValueError(f"cv is a number of folds, 2 or more, got {self.cv!r}")

@@ -1,13 +1,15 @@
 """The candidates of a fit: models and corrections, made and chosen on development data.
 
-1. A model is cross-fitted without any constraint. It is the only candidate where it is within the bounds, tightened by
-   their standard errors on out-of-fold data.
+1. A model is cross-fitted without any constraint. It is the only candidate where it is within the
+   bounds, tightened by their standard errors on out-of-fold data.
 2. For bounds on the losses themselves, models are trained with other weights of the groups.
-3. A second model is cross-fitted for the probability of each group, unless the group may be used at prediction.
-4. Corrections of the scores are made on out-of-fold data: for the tightened bounds, for stricter ones, and for looser
-   ones where the tightened bounds cost more than `max_accuracy_loss`.
-5. Of the candidates that cost at most that much and are not constant, the most accurate within the stated bounds is
-   chosen; where none is within them, the one that violates them least for the accuracy that it costs.
+3. A second model is cross-fitted for the probability of each group, unless the group may be used at
+   prediction.
+4. Corrections of the scores are made on out-of-fold data: for the tightened bounds, for stricter
+   ones, and for looser ones where the tightened bounds cost more than `max_accuracy_loss`.
+5. Of the candidates that cost at most that much and are not constant, the most accurate within the
+   stated bounds is chosen; where none is within them, the one that violates them least for the
+   accuracy that it costs.
 """
 
 from __future__ import annotations
@@ -36,15 +38,20 @@ from fairbound.integrations.sklearn.cross_fitting import CrossFit, CrossFitted, 
 from fairbound.integrations.sklearn.inputs import is_difference
 from fairbound.integrations.sklearn.membership import Membership, fit_membership
 
-STRICTNESS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # of the path: from the tightened bounds to no difference at all
-HALVINGS = 4  # of the way from the tightened bounds to no correction, where those cost too much accuracy
+# of the path: from the tightened bounds to no difference at all
+STRICTNESS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+# of the way from the tightened bounds to no correction, where those cost too much accuracy
+HALVINGS = 4
 CHEAP = 0.002  # accuracy that the margins of small cells may cost
-CONSTANT = 0.1  # a class that is decided for less than this share as often as before: a constant rule
+# a class that is decided for less than this share as often as before: a constant rule
+CONSTANT = 0.1
 MARGIN_ERRORS = 2.0  # standard errors by which bounds are tightened, as the Seldonian toolkit does
-LEVEL_MARGINS = 2.0  # such margins inside a bound on a level (a rate, a loss), at the strict end of the path
+# such margins inside a bound on a level (a rate, a loss), at the strict end of the path
+LEVEL_MARGINS = 2.0
 REWEIGHTINGS = 4  # models with other weights of the groups
 WEIGHT_STEP = 1.0  # of their multipliers, in units of the unweighted model's loss
-WEIGHTS = (0.1, 10.0)  # smallest and largest weight of a group: no negative ones, which would pay for harm
+# smallest and largest weight of a group: no negative ones, which would pay for harm
+WEIGHTS = (0.1, 10.0)
 
 
 class Candidate(NamedTuple):
@@ -65,7 +72,8 @@ class Selection(NamedTuple):
     base: CellMeans  # of the model of all other candidates
     membership: Membership | None = None  # None where no scores are corrected
     rejected: Sequence[Candidate] = ()  # more corrected ones that cost too much accuracy
-    constant: Sequence[Candidate] = ()  # those that are left out because they decide the same for nearly everybody
+    # those that are left out because they decide the same for nearly everybody
+    constant: Sequence[Candidate] = ()
     small: tuple[str, ...] = ()  # cells too small for a margin
 
 
@@ -87,12 +95,19 @@ class CandidateSearch:
         plain = self._fit_labels()
         plain_means = self._means(plain)
         unconstrained = Candidate("unconstrained", plain, nothing, evaluate(nothing, plain_means))
-        margin = margins(plain_means) if self.constraints else Margins(torch.zeros(0), torch.zeros(0), ())
+        margin = (
+            margins(plain_means)
+            if self.constraints
+            else Margins(torch.zeros(0), torch.zeros(0), ())
+        )
         exceeded = unconstrained.value.c > -margin.known
         if not bool(exceeded.any()):
-            return Selection([unconstrained], unconstrained, plain_means, plain_means, small=margin.small)
+            return Selection(
+                [unconstrained], unconstrained, plain_means, plain_means, small=margin.small
+            )
         rows, candidates, membership = ConstraintRows.of(self.constraints), [unconstrained], None
-        levels = rows.loss & ~rows.difference  # served by weights of the groups; all others by corrections of scores
+        # served by weights of the groups; all others by corrections of scores
+        levels = rows.loss & ~rows.difference
         base, base_means = plain, plain_means
         if self.retrainable and bool((levels & exceeded).any()):
             base = reweighted(
@@ -100,11 +115,15 @@ class CandidateSearch:
                 plain,
                 margin.known,
                 lambda fitted: evaluate(nothing, self._means(fitted)),
-                lambda mu: self._fit_labels(group_weights(self.constraints, mu, self.data.groups, self.data.labels)),
+                lambda mu: self._fit_labels(
+                    group_weights(self.constraints, mu, self.data.groups, self.data.labels)
+                ),
             )
         if base is not plain:
             base_means = self._means(base)
-            candidates.insert(0, Candidate("re-weighted", base, nothing, evaluate(nothing, base_means)))
+            candidates.insert(
+                0, Candidate("re-weighted", base, nothing, evaluate(nothing, base_means))
+            )
         if not bool(levels.all()):
             models = None if self.group_at_prediction else self._fit_groups
             membership, group_logits = fit_membership(base_means, self.classes, models)
@@ -117,12 +136,27 @@ class CandidateSearch:
             ]
             candidates = [*reversed(corrected), *candidates]
         kept, rejected, constant = self._sorted_out(drop_worse(candidates))
-        return Selection(kept, choose(kept), plain_means, base_means, membership, rejected, constant, margin.small)
+        return Selection(
+            kept,
+            choose(kept),
+            plain_means,
+            base_means,
+            membership,
+            rejected,
+            constant,
+            margin.small,
+        )
 
-    def _sorted_out(self, candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
+    def _sorted_out(
+        self, candidates: Sequence[Candidate]
+    ) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
         """Candidates that may be returned, those that cost too much, and constant ones."""
         plain = candidates[-1].value
-        constant = [c for c in candidates if not self.allow_constant and is_constant(c.value, plain, self.constraints)]
+        constant = [
+            c
+            for c in candidates
+            if not self.allow_constant and is_constant(c.value, plain, self.constraints)
+        ]
         others = [candidate for candidate in candidates if candidate not in constant]
         rejected = [c for c in others if c.value.accuracy < plain.accuracy - self.max_accuracy_loss]
         return [c for c in others if c not in rejected], rejected, constant
@@ -139,11 +173,14 @@ class CandidateSearch:
     def _means(self, fitted: CrossFitted) -> CellMeans:
         """Of a model without a correction, out of fold."""
         data = self.data
-        return CellMeans(self.constraints, Scores(fitted.out_of_fold, (), data.labels, data.groups, data.weight))
+        return CellMeans(
+            self.constraints, Scores(fitted.out_of_fold, (), data.labels, data.groups, data.weight)
+        )
 
 
 class Margins(NamedTuple):
-    """(m,) by which bounds are tightened: standard errors, at most the bound of a difference; 0 for equalities."""
+    """(m,) by which bounds are tightened: standard errors, at most the bound of a difference; 0 for
+    equalities."""
 
     every: Tensor  # 0 for differences that are mostly chance
     known: Tensor  # 0 for all that two standard errors do not tell from 0 within the bound
@@ -158,13 +195,17 @@ def margins(means: CellMeans) -> Margins:
     return Margins(torch.where(chance, 0.0, every), torch.where(unknown, 0.0, every), small)
 
 
-def correction_path(means: CellMeans, margin: Margins, lowest: float) -> list[tuple[str, Correction]]:
+def correction_path(
+    means: CellMeans, margin: Margins, lowest: float
+) -> list[tuple[str, Correction]]:
     """Corrections from looser bounds to the strictest, with their names.
 
     lowest: the accuracy below which the tightened bounds are given up for looser ones.
     """
     rows = ConstraintRows.of(means.constraints)
-    first, cautious = (fit_correction(means, tightening) for tightening in (margin.known, margin.every))
+    first, cautious = (
+        fit_correction(means, tightening) for tightening in (margin.known, margin.every)
+    )
     start = margin.known
     if evaluate(cautious, means).accuracy >= evaluate(first, means).accuracy - CHEAP:
         first, start = cautious, margin.every
@@ -172,7 +213,12 @@ def correction_path(means: CellMeans, margin: Margins, lowest: float) -> list[tu
     strict = torch.where(rows.difference, means.room, LEVEL_MARGINS * margin.every).maximum(start)
     for strictness in STRICTNESS[1:]:
         tightening = torch.where(rows.equality, 0.0, torch.lerp(start, strict, strictness))
-        path.append((f"corrected, strictness {strictness:g}", fit_correction(means, tightening, path[-1][1])))
+        path.append(
+            (
+                f"corrected, strictness {strictness:g}",
+                fit_correction(means, tightening, path[-1][1]),
+            )
+        )
     if evaluate(first, means).accuracy < lowest:
         c = evaluate(no_correction(means.constraints), means).c
         none = torch.minimum(start, -c)
@@ -182,21 +228,27 @@ def correction_path(means: CellMeans, margin: Margins, lowest: float) -> list[tu
             looser[looseness] = fit_correction(means, torch.lerp(start, none, looseness))
             too_dear = evaluate(looser[looseness], means).accuracy < lowest
             dear, cheap = (looseness, cheap) if too_dear else (dear, looseness)
-        path = [*((f"corrected, looseness {k:g}", looser[k]) for k in sorted(looser, reverse=True)), *path]
+        path = [
+            *((f"corrected, looseness {k:g}", looser[k]) for k in sorted(looser, reverse=True)),
+            *path,
+        ]
     return path
 
 
 def is_constant(value: Evaluated, plain: Evaluated, constraints: Sequence[Constraint]) -> bool:
-    """Whether a class is hardly decided for any more; a bound on a rate itself may ask for few negative decisions."""
+    """Whether a class is hardly decided for any more; a bound on a rate itself may ask for few
+    negative decisions."""
     rarely = value.shares < CONSTANT * plain.shares
     differences = all(bool(is_difference(constraint).all()) for constraint in constraints)
     return bool(rarely.any() if differences or len(rarely) > 2 else rarely[1])
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The most accurate within the stated bounds, else the smallest violation for its accuracy; ties: less corrected.
+    """The most accurate within the stated bounds, else the smallest violation for its accuracy;
+    ties: less corrected.
 
-    The last, the unconstrained model, exceeds the tightened bounds and is not taken for one within them.
+    The last, the unconstrained model, exceeds the tightened bounds and is not taken for one within
+    them.
     """
     within = [candidate for candidate in candidates[:-1] if candidate.value.violation <= TOLERANCE]
 
@@ -224,7 +276,10 @@ def reweighted(
         return max(0.0, round(float((value.c + margin).max()), 3)), value.loss
 
     best, best_value = plain, evaluated(plain)
-    mu, step = torch.zeros(len(margin), dtype=torch.float64), WEIGHT_STEP / max(best_value.loss, 1e-12)
+    mu, step = (
+        torch.zeros(len(margin), dtype=torch.float64),
+        WEIGHT_STEP / max(best_value.loss, 1e-12),
+    )
     for _ in range(REWEIGHTINGS):
         tried = (mu + step * (best_value.c + margin) * rows).clamp(min=0)
         fitted = fit(tried)
@@ -236,7 +291,9 @@ def reweighted(
     return best
 
 
-def group_weights(constraints: Sequence[Constraint], mu: Tensor, groups: dict[str, Tensor], labels: Tensor) -> Tensor:
+def group_weights(
+    constraints: Sequence[Constraint], mu: Tensor, groups: dict[str, Tensor], labels: Tensor
+) -> Tensor:
     """(n,) w = 1 + (M'mu) / share, over the cells that an example is in."""
     weight = torch.ones(len(labels), dtype=torch.float64)
     mus = mu.split([constraint.m for constraint in constraints])
@@ -249,6 +306,11 @@ def group_weights(constraints: Sequence[Constraint], mu: Tensor, groups: dict[st
 
 
 def drop_worse(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Without those that are worse, in violation and in accuracy, than the last one, the unconstrained model."""
+    """Without those that are worse, in violation and in accuracy, than the last one, the
+    unconstrained model."""
     plain = candidates[-1].value
-    return [c for c in candidates if c.value.violation < plain.violation or c.value.accuracy >= plain.accuracy]
+    return [
+        c
+        for c in candidates
+        if c.value.violation < plain.violation or c.value.accuracy >= plain.accuracy
+    ]

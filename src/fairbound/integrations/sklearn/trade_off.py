@@ -1,4 +1,5 @@
-"""The trade-off between accuracy and a bound in one call, and a score for model selection under a bound."""
+"""The trade-off between accuracy and a bound in one call, and a score for model selection under a
+bound."""
 
 from __future__ import annotations
 
@@ -57,30 +58,53 @@ class TradeOffCurve(NamedTuple):
                 _with_ends(point.accuracy, point.accuracy_interval),
             )
             mark = "<- bound" if point.chosen else ""
-            lines.append(f"{point.constraint[:20]:<20} {bound:>5}  {gap:>20}  {accuracy:>20} {mark}".rstrip())
+            lines.append(
+                f"{point.constraint[:20]:<20} {bound:>5}  {gap:>20}  {accuracy:>20} {mark}".rstrip()
+            )
         return "\n".join([*lines, f"{self.examples:,} held-out examples; 95 % intervals"])
 
     def plot(self, ax: Any = None) -> Any:
-        """Accuracy against the largest gap, with intervals, on matplotlib's axes; the estimator's bound is ringed."""
+        """Accuracy against the largest gap, with intervals, on matplotlib's axes; the estimator's
+        bound is ringed."""
         if ax is None:
-            ax = need("matplotlib.pyplot", "report", "A plot").subplots(figsize=(7, 4.5), layout="constrained")[1]
-        labels: dict[tuple[float, float, str], list[str]] = {}  # bounds that gave the same model share a label
+            ax = need("matplotlib.pyplot", "report", "A plot").subplots(
+                figsize=(7, 4.5), layout="constrained"
+            )[1]
+        # bounds that gave the same model share a label
+        labels: dict[tuple[float, float, str], list[str]] = {}
         for number, name in enumerate(dict.fromkeys(point.constraint for point in self.points)):
             points = [point for point in self.points if point.constraint == name]
-            x, y = np.array([point.gap for point in points]), np.array([point.accuracy for point in points])
+            x, y = (
+                np.array([point.gap for point in points]),
+                np.array([point.accuracy for point in points]),
+            )
             xerr = np.abs(np.array([point.gap_interval for point in points]).T - x)
             yerr = np.abs(np.array([point.accuracy_interval for point in points]).T - y)
-            ax.errorbar(x, y, yerr, xerr, "o-", color=f"C{number}", elinewidth=0.8, alpha=0.8, label=name)
+            ax.errorbar(
+                x, y, yerr, xerr, "o-", color=f"C{number}", elinewidth=0.8, alpha=0.8, label=name
+            )
             for point in points:
                 at = (round(point.gap, 4), round(point.accuracy, 4), f"C{number}")
-                labels.setdefault(at, []).append("unconstrained" if point.bound is None else f"{point.bound:g}")
+                labels.setdefault(at, []).append(
+                    "unconstrained" if point.bound is None else f"{point.bound:g}"
+                )
                 if point.chosen:
-                    ax.plot(point.gap, point.accuracy, "o", markersize=14, fillstyle="none", color=f"C{number}")
+                    ax.plot(
+                        point.gap,
+                        point.accuracy,
+                        "o",
+                        markersize=14,
+                        fillstyle="none",
+                        color=f"C{number}",
+                    )
         ax.set_xlabel(f"largest gap on {self.examples:,} held-out examples (95 % intervals)")
         ax.set_ylabel("accuracy")
         ax.legend()
         label_points(
-            ax, [at[:2] for at in labels], [", ".join(bounds) for bounds in labels.values()], [at[2] for at in labels]
+            ax,
+            [at[:2] for at in labels],
+            [", ".join(bounds) for bounds in labels.values()],
+            [at[2] for at in labels],
         )
         return ax
 
@@ -105,10 +129,10 @@ def trade_off_curve(
 
     Args:
         X, y, sensitive_features: inputs, labels and groups, as for `FairClassifier.fit`.
-        estimator: a `FairClassifier` or `FairPostprocessor` with the other settings; the point at its own bound is
-            marked.
-        constraints: names of notions that bound differences or losses; the estimator's if not given, and
-            demographic_parity without an estimator.
+        estimator: a `FairClassifier` or `FairPostprocessor` with the other settings; the point at
+            its own bound is marked.
+        constraints: names of notions that bound differences or losses; the estimator's if not
+            given, and demographic_parity without an estimator.
         bounds: one fit for each.
         test_size: share of the examples that are held out.
 
@@ -117,20 +141,39 @@ def trade_off_curve(
     >>> rng = np.random.default_rng(0)
     >>> X, group = rng.normal(size=(400, 2)), rng.integers(0, 2, 400)
     >>> y = (X[:, 0] + 0.5 * group > 0).astype(int)
-    >>> fair = FairPostprocessor(LogisticRegression(), constraint="demographic_parity", bound=0.1, random_state=0)
-    >>> [point.bound for point in trade_off_curve(X, y, group, estimator=fair, bounds=[0.1, 0.2]).points]
+    >>> fair = FairPostprocessor(
+    ...     LogisticRegression(), constraint="demographic_parity", bound=0.1, random_state=0
+    ... )
+    >>> [
+    ...     point.bound
+    ...     for point in trade_off_curve(X, y, group, estimator=fair, bounds=[0.1, 0.2]).points
+    ... ]
     [0.1, 0.2, None]
     """
-    base = clone(FairClassifier(constraint="demographic_parity") if estimator is None else estimator)
+    base = clone(
+        FairClassifier(constraint="demographic_parity") if estimator is None else estimator
+    )
     if constraints is None:
-        constraints = base.constraint if isinstance(base.constraint, list | tuple) else [base.constraint]
+        constraints = (
+            base.constraint if isinstance(base.constraint, list | tuple) else [base.constraint]
+        )
     if not all(isinstance(name, str) for name in constraints):
-        raise ValueError(f"a curve needs names of notions, got {list(constraints)!r}; pass constraints=[...]")
+        raise ValueError(
+            f"a curve needs names of notions, got {list(constraints)!r}; pass constraints=[...]"
+        )
     if "demographic_parity_ratio" in constraints:
-        raise ValueError("a curve shows differences, and so do its bounds; demographic_parity has those of these rates")
+        raise ValueError(
+            "a curve shows differences, and so do its bounds; demographic_parity has those of these"
+            " rates"
+        )
     seed = int(check_random_state(base.random_state).randint(2**31 - 1))
-    train, test = train_test_split(np.arange(len(y)), test_size=test_size, random_state=seed, stratify=np.asarray(y))
-    parts = [[_safe_indexing(column, rows) for column in (X, y, sensitive_features)] for rows in (train, test)]
+    train, test = train_test_split(
+        np.arange(len(y)), test_size=test_size, random_state=seed, stratify=np.asarray(y)
+    )
+    parts = [
+        [_safe_indexing(column, rows) for column in (X, y, sensitive_features)]
+        for rows in (train, test)
+    ]
     points: list[TradeOffPoint] = []
     cache: dict[Any, Any] = {}
     for name in constraints:
@@ -143,19 +186,28 @@ def trade_off_curve(
     return TradeOffCurve(tuple(points), len(test))
 
 
-def _point(fitted: Any, name: str, bound: float | None, test: Sequence[Any], *, chosen: bool) -> TradeOffPoint:
+def _point(
+    fitted: Any, name: str, bound: float | None, test: Sequence[Any], *, chosen: bool
+) -> TradeOffPoint:
     X, y, sensitive = test
-    accuracy = fitted.score(X, y, sensitive_features=sensitive if fitted.group_at_prediction else None)
+    accuracy = fitted.score(
+        X, y, sensitive_features=sensitive if fitted.group_at_prediction else None
+    )
     ends = wilson(torch.tensor(accuracy), torch.tensor(float(len(y))), 0.95)
     verdict: Verdict = fitted.judge(X, y, sensitive)
-    worst = max((gap for gap in verdict.gaps if gap.estimate is not None), key=lambda gap: gap.estimate or 0.0)
+    worst = max(
+        (gap for gap in verdict.gaps if gap.estimate is not None),
+        key=lambda gap: gap.estimate or 0.0,
+    )
     gap, certified = float(worst.estimate or 0.0), fitted.certified_ and bound is not None
     interval = gap if worst.low is None else worst.low, gap if worst.high is None else worst.high
     accuracy_interval = float(ends[0]), float(ends[1])
-    return TradeOffPoint(name, bound, gap, interval, accuracy, accuracy_interval, verdict.decision, certified, chosen)
+    return TradeOffPoint(
+        name, bound, gap, interval, accuracy, accuracy_interval, verdict.decision, certified, chosen
+    )
 
 
-# Model selection ------------------------------------------------------------------------------------------------------
+# Model selection ----------------------------------------------------------------------------------
 
 
 def bounded_accuracy(
@@ -170,42 +222,50 @@ def bounded_accuracy(
     named: dict[int | None, str] = {k: str(name) for k, name in enumerate(classes.tolist())}
     outcomes = None if len(classes) == 2 else named
     constraints = make_constraints(constraint, bound, encoder.columns, outcomes)
-    probabilities = predicted if predicted.ndim == 2 else (predicted[:, None] == classes).astype(float)
+    probabilities = (
+        predicted if predicted.ndim == 2 else (predicted[:, None] == classes).astype(float)
+    )
     logits = torch.from_numpy(probabilities).clamp(1e-12, 1.0).log()
     labels = torch.from_numpy(np.searchsorted(classes, y))
     outputs = logits[:, 1] - logits[:, 0] if len(classes) == 2 else logits
     losses = -logits[torch.arange(len(y)), labels]
     batch = MiniBatch(losses, encoder.transform(sensitive_features, len(y)), labels, outputs)
-    violation = float(torch.nan_to_num(ConstraintSet(constraints).evaluate(batch, exact=True)[1:], nan=0.0).max())
+    violation = float(
+        torch.nan_to_num(ConstraintSet(constraints).evaluate(batch, exact=True)[1:], nan=0.0).max()
+    )
     return -violation if violation > 0 else float((logits.argmax(1) == labels).double().mean())
 
 
 def bounded_accuracy_scorer(constraint: Notion = "demographic_parity", bound: float = 0.05) -> Any:
-    """A scorer for `GridSearchCV`: accuracy where the bound is kept, minus the violation where it is not.
+    """A scorer for `GridSearchCV`: accuracy where the bound is kept, minus the violation where it
+    is not.
 
-    The scorer's bound counts, whatever bound a candidate was trained with: a looser one is not rewarded. It needs the
-    groups: `sklearn.set_config(enable_metadata_routing=True)`, and `sensitive_features` among the search's parameters
-    of `fit`.
+    The scorer's bound counts, whatever bound a candidate was trained with: a looser one is not
+    rewarded. It needs the groups: `sklearn.set_config(enable_metadata_routing=True)`, and
+    `sensitive_features` among the search's parameters of `fit`.
 
     >>> from sklearn import config_context
     >>> with config_context(enable_metadata_routing=True):
     ...     bounded_accuracy_scorer("demographic_parity", 0.1)
     _BoundedAccuracy(bound=0.1, constraint='demographic_parity')
     >>> y, predicted, group = np.array([0, 1, 0, 1]), np.array([0, 1, 1, 1]), ["A", "A", "B", "B"]
-    >>> bounded_accuracy(y, predicted, sensitive_features=group, constraint="demographic_parity", bound=0.1)
+    >>> bounded_accuracy(
+    ...     y, predicted, sensitive_features=group, constraint="demographic_parity", bound=0.1
+    ... )
     -0.4
     """
     if not get_config()["enable_metadata_routing"]:
         raise ValueError(
-            "the score needs the groups, which scikit-learn passes to scorers with metadata routing only; call "
-            "sklearn.set_config(enable_metadata_routing=True) first"
+            "the score needs the groups, which scikit-learn passes to scorers with metadata routing"
+            " only; call sklearn.set_config(enable_metadata_routing=True) first"
         )
     return _BoundedAccuracy(constraint, bound)
 
 
 @dataclass(eq=False, repr=False)
 class _BoundedAccuracy(BaseEstimator):
-    """The scorer: scikit-learn's own give the groups to the score, and not to a model that predicts with them."""
+    """The scorer: scikit-learn's own give the groups to the score, and not to a model that predicts
+    with them."""
 
     constraint: Notion
     bound: float
@@ -214,10 +274,18 @@ class _BoundedAccuracy(BaseEstimator):
 
     def score(self, estimator: Any, X: Any, y: Any, sensitive_features: Any = None) -> float:
         model = estimator[-1] if isinstance(estimator, Pipeline) else estimator
-        groups = {"sensitive_features": sensitive_features} if getattr(model, "group_at_prediction", False) else {}
+        groups = (
+            {"sensitive_features": sensitive_features}
+            if getattr(model, "group_at_prediction", False)
+            else {}
+        )
         losses = "loss" in str(self.constraint) or getattr(self.constraint, "statistic", 0) is None
         predicted = (estimator.predict_proba if losses else estimator.predict)(X, **groups)
-        given = {"sensitive_features": sensitive_features, "constraint": self.constraint, "bound": self.bound}
+        given = {
+            "sensitive_features": sensitive_features,
+            "constraint": self.constraint,
+            "bound": self.bound,
+        }
         return bounded_accuracy(y, predicted, **given)
 
     __call__ = score  # metadata routing asks for a method of this name

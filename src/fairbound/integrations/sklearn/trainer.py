@@ -1,8 +1,9 @@
-"""Training of an ensemble: AdamW with weight decay, early stopping and selection on validation data.
+"""Training of an ensemble: AdamW with weight decay, early stopping and selection on validation
+data.
 
-Network s trains on the examples that are not in its fold and is selected on those that are: the validation data of one
-network train the others, and every example has networks that never saw it. All networks take their steps together;
-their losses are added, so that each has its own gradient.
+Network s trains on the examples that are not in its fold and is selected on those that are: the
+validation data of one network train the others, and every example has networks that never saw it.
+All networks take their steps together; their losses are added, so that each has its own gradient.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from fairbound.integrations.sklearn.features import Features
 from fairbound.integrations.sklearn.networks import NetworkCopies, NetworkEnsemble
 from fairbound.integrations.torch.constrained import Constrained
 
-# Chosen on OK, VA, KS and AL (benchmarks/fair_classifier). There the best epoch is the fifth to seventh of 30.
+# Chosen on OK, VA, KS and AL (benchmarks/fair_classifier). There the best epoch is the fifth to
+# seventh of 30.
 WEIGHT_DECAY = 0.1
 BATCH_SIZES = (16, 256)  # smallest and largest; in between, a fiftieth of the training examples
 MIN_STEPS = 1_000  # of a run on few examples
@@ -63,7 +65,9 @@ def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """From one logit (the last dimension is 1), or one per class."""
     if outputs.shape[-1] == 1:
         logits = outputs[..., 0]
-        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+        return nn.functional.binary_cross_entropy_with_logits(
+            logits, labels.to(logits.dtype), reduction="none"
+        )
     return -outputs.log_softmax(-1).gather(-1, labels.long()[..., None])[..., 0]
 
 
@@ -89,12 +93,15 @@ def constrained_backward(
         for copy, constrained, rows in zip(network.copies, copies, index, strict=True):
 
             def evaluate(size: int, copy: nn.Module = copy, rows: Tensor = rows) -> MiniBatch:
-                # a method that asks for several mini-batches gets random ones of the step's examples
+                # a method that asks for several mini-batches gets random ones of the step's
+                # examples
                 rows = rows if size == 1 else rows[torch.randint(len(rows), (size * len(rows),))]
                 features, target, weight = examples.at(rows)
                 outputs = copy(features)
                 groups = {name: codes[rows] for name, codes in (examples.groups or {}).items()}
-                return MiniBatch(cross_entropy(outputs, target), groups, target, one_logit(outputs), weight)
+                return MiniBatch(
+                    cross_entropy(outputs, target), groups, target, one_logit(outputs), weight
+                )
 
             constrained.backward_closure(evaluate)
 
@@ -113,7 +120,8 @@ def train(
     backward: Backward | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> History:
-    """Train a network of S members in place; `folds` (S,) names the fold that each is not trained on.
+    """Train a network of S members in place; `folds` (S,) names the fold that each is not trained
+    on.
 
     batch_size, epochs: None: by the number of examples.
     progress: is given a text after every evaluation.
@@ -127,12 +135,17 @@ def train(
     steps, every = per_epoch * epochs, max(1, per_epoch * epochs // EVALUATIONS)
     decayed = [p for name, p in network.named_parameters() if "bias" not in name]
     others = [p for name, p in network.named_parameters() if "bias" in name]
-    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"params": decayed, "weight_decay": WEIGHT_DECAY},
+        {"params": others, "weight_decay": 0.0},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     validation = [torch.nonzero(examples.fold == fold)[:, 0] for fold in folds.tolist()]
-    validation_rows = torch.stack([rows[: min(map(len, validation))] for rows in validation])  # (S, V)
-    state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}  # at the best epoch
+    # (S, V)
+    validation_rows = torch.stack([rows[: min(map(len, validation))] for rows in validation])
+    # at the best epoch
+    state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     best, best_epoch, stale = torch.full((len(folds),), math.inf), torch.zeros(len(folds)), 0
     evaluated: list[tuple[float, Tensor]] = []  # epoch, (S,) losses
     order = torch.empty(0)
@@ -140,27 +153,37 @@ def train(
         torch.manual_seed(seed)  # of dropout
         for step in range(steps):
             if step % per_epoch == 0:
-                order = torch.stack([pool[torch.randperm(len(pool), generator=generator)[:size]] for pool in pools])
+                order = torch.stack(
+                    [pool[torch.randperm(len(pool), generator=generator)[:size]] for pool in pools]
+                )
             start = step % per_epoch * batch
             optimizer.zero_grad()
             (backward or plain_backward)(network.train(), examples, order[:, start : start + batch])
             optimizer.step()
             schedule.step()
             if (step + 1) % every == 0 or step + 1 == steps:
-                epoch, losses = (step + 1) / per_epoch, _mean_losses(network.eval(), examples, validation_rows)
+                epoch, losses = (
+                    (step + 1) / per_epoch,
+                    _mean_losses(network.eval(), examples, validation_rows),
+                )
                 evaluated.append((epoch, losses))
                 better = losses < best  # not where it is NaN
-                best, best_epoch = torch.where(better, losses, best), torch.where(better, epoch, best_epoch)
+                best, best_epoch = (
+                    torch.where(better, losses, best),
+                    torch.where(better, epoch, best_epoch),
+                )
                 network.copy_state(state, better)
                 if progress is not None:
-                    progress(f"epoch {epoch:.1f} of {epochs}, validation loss {float(losses.mean()):.4f}")
+                    progress(
+                        f"epoch {epoch:.1f} of {epochs}, validation loss {float(losses.mean()):.4f}"
+                    )
                 stale = 0 if bool(better.any()) else stale + 1
                 if stale >= PATIENCE:
                     break
     if not bool(best.isfinite().all()):
         raise ValueError(
-            "the validation loss of a network is NaN or infinite at every evaluation; scale the columns of X, or "
-            "lower learning_rate"
+            "the validation loss of a network is NaN or infinite at every evaluation; scale the"
+            " columns of X, or lower learning_rate"
         )
     network.load_state_dict(state)
     network.eval()
@@ -201,5 +224,9 @@ class NetworkAverage:
         with torch.no_grad():
             for start in range(0, len(inputs.numeric), CHUNK):
                 chunk = [part[start : start + CHUNK].to(device) for part in inputs]
-                parts.append(network(Features(*(part.expand(network.members, *part.shape) for part in chunk))))
+                parts.append(
+                    network(
+                        Features(*(part.expand(network.members, *part.shape) for part in chunk))
+                    )
+                )
         return torch.cat(parts, 1).cpu().double()

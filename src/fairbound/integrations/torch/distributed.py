@@ -20,7 +20,8 @@ class Processes:
     """The processes that share a step; one, where nothing is distributed."""
 
     size: int = 1  # processes with examples of their own
-    groups: tuple[Any, ...] = ()  # of theirs, one for each dimension of a mesh: a sum over all is one over each in turn
+    # of theirs, one for each dimension of a mesh: a sum over all is one over each in turn
+    groups: tuple[Any, ...] = ()
     shards: tuple[Any, ...] = ()  # groups of processes that hold different pieces of the parameters
     model: DistributedDataParallel | None = None
     sharding: Any = None  # of `fully_shard`: what it knows of its parameters
@@ -38,9 +39,13 @@ class Processes:
             _warn_if_several_run()
             return Processes()
         if not isinstance(model, nn.Module):
-            raise ValueError("the parameters are spread over processes (FSDP); give Constrained the module itself")
+            raise ValueError(
+                "the parameters are spread over processes (FSDP); give Constrained the module"
+                " itself"
+            )
         sharding = _sharding(model)
-        names = ("shard_process_group", "replicate_process_group")  # none where it is tensor parallel alone
+        # none where it is tensor parallel alone
+        names = ("shard_process_group", "replicate_process_group")
         mesh_info = getattr(sharding, "mesh_info", None)
         groups = tuple(getattr(mesh_info, name) for name in names if hasattr(mesh_info, name))
         size = math.prod(distributed.get_world_size(group) for group in groups)
@@ -54,7 +59,8 @@ class Processes:
 
     @property
     def out_of_step(self) -> bool:
-        """Whether gradients stay with their process for now: no_sync(), set_requires_gradient_sync(False)."""
+        """Whether gradients stay with their process for now: no_sync(),
+        set_requires_gradient_sync(False)."""
         if self.model is not None:
             return not self.model.require_backward_grad_sync
         return self.sharding is not None and not self.sharding.reduce_grads
@@ -67,11 +73,16 @@ class Processes:
         return SumsCounts(table)
 
     def present_cells(self, layer: Tensor, none: int) -> tuple[Tensor, Tensor]:
-        """The cells that the mini-batches of all processes show, and the place of this one's examples among them."""
+        """The cells that the mini-batches of all processes show, and the place of this one's
+        examples among them."""
         examples, start = len(layer), 0
         for group in self.groups:
-            sizes = [torch.zeros(1, dtype=torch.long, device=layer.device) for _ in range(group.size())]
-            distributed.all_gather(sizes, torch.tensor([len(layer)], device=layer.device), group=group)
+            sizes = [
+                torch.zeros(1, dtype=torch.long, device=layer.device) for _ in range(group.size())
+            ]
+            distributed.all_gather(
+                sizes, torch.tensor([len(layer)], device=layer.device), group=group
+            )
             widest = max(int(size) for size in sizes)
             padded = torch.cat([layer, layer.new_full((widest - len(layer),), none)])
             layers = [torch.empty_like(padded) for _ in sizes]
@@ -90,8 +101,8 @@ def full_value(value: Tensor) -> Tensor:
 def _sharding(model: nn.Module) -> Any:
     """What `fully_shard` keeps of a module's parameters; None: it was not called.
 
-    The groups that it reduces gradients over are the data dimensions of a mesh. A parameter's own mesh has the tensor
-    parallel ones as well, and does not tell them apart.
+    The groups that it reduces gradients over are the data dimensions of a mesh. A parameter's own
+    mesh has the tensor parallel ones as well, and does not tell them apart.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -106,10 +117,15 @@ def _sharding(model: nn.Module) -> Any:
 
 
 def _warn_if_several_run() -> None:
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+    if (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    ):
         warnings.warn(
-            "several processes run, and Constrained was given neither a DistributedDataParallel model nor one after "
-            "fully_shard(): each of them has separate multipliers; give it that model",
+            "several processes run, and Constrained was given neither a DistributedDataParallel"
+            " model nor one after fully_shard(): each of them has separate multipliers; give it"
+            " that model",
             UserWarning,
             stacklevel=5,
         )

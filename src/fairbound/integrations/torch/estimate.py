@@ -1,4 +1,5 @@
-"""A mini-batch in a training loop: its per-example values, [f, c], and the weights of examples that follow from w."""
+"""A mini-batch in a training loop: its per-example values, [f, c], and the weights of examples that
+follow from w."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ from fairbound.core import CellGradients, Estimate, Sample
 from fairbound.integrations.torch.distributed import Processes, full_value
 
 SEEN_EVERY = 100  # steps between two looks at whether every cell was seen
-ShownCells = Sequence[Tensor | None]  # for every part the cells that are gathered, (S,), K for none; None: all of them
+# for every part the cells that are gathered, (S,), K for none; None: all of them
+ShownCells = Sequence[Tensor | None]
 
 
 class BatchStatistics:
-    """One mini-batch: per-example values and functions with their graphs, and where its examples count."""
+    """One mini-batch: per-example values and functions with their graphs, and where its examples
+    count."""
 
     def __init__(
         self,
@@ -37,24 +40,37 @@ class BatchStatistics:
         layout: GroupedLayout,
         cells: ShownCells | None,
     ) -> None:
-        self.constraints, self.values, self.functions, self.layout = constraints, values, functions, layout
+        self.constraints, self.values, self.functions, self.layout = (
+            constraints,
+            values,
+            functions,
+            layout,
+        )
         self.cells = cells
-        self.tensors = self._differentiated([*values, *(value for value, _ in functions)])  # what is differentiated
+        # what is differentiated
+        self.tensors = self._differentiated([*values, *(value for value, _ in functions)])
 
     @staticmethod
     def of(
-        constraints: ConstraintSet, batch: MiniBatch, *, exact: bool = False, processes: Processes | None = None
+        constraints: ConstraintSet,
+        batch: MiniBatch,
+        *,
+        exact: bool = False,
+        processes: Processes | None = None,
     ) -> BatchStatistics:
         """Of a mini-batch; `exact` takes the rates in place of their surrogates.
 
-        Where `processes` are given, the cells that their mini-batches show are gathered of constraints with very many.
+        Where `processes` are given, the cells that their mini-batches show are gathered of
+        constraints with very many.
         """
         if batch.losses.ndim != 1:
             batch.check()  # explains it
         functions: list[FunctionValue] = []
         if constraints.functions:
             values_of = constraints.function_values(lambda _: batch)
-            functions = [function._replace(value=full_value(function.value)) for function in values_of]
+            functions = [
+                function._replace(value=full_value(function.value)) for function in values_of
+            ]
             if batch.losses.requires_grad and torch.is_grad_enabled():
                 _check_function_graphs(constraints, functions)
         values, layers = constraints.example_values(batch, exact=exact), constraints.layers(batch)
@@ -71,7 +87,10 @@ class BatchStatistics:
         if len(tensors) == 1:
             return tensors
         if self.functions:
-            chosen = [*chosen, *(observed is None or value.requires_grad for value, observed in self.functions)]
+            chosen = [
+                *chosen,
+                *(observed is None or value.requires_grad for value, observed in self.functions),
+            ]
         return tensors if all(chosen) else list(compress(tensors, chosen))
 
     def totals(self) -> SumsCounts:
@@ -83,7 +102,9 @@ class BatchStatistics:
         weights = self._differentiated(self.constraints.spread(by_sum, self.layout, self.values))
         if not self.functions:
             return weights
-        return [weight.to(tensor.dtype) for weight, tensor in zip(weights, self.tensors, strict=True)]
+        return [
+            weight.to(tensor.dtype) for weight, tensor in zip(weights, self.tensors, strict=True)
+        ]
 
     def halves(self) -> tuple[BatchStatistics, BatchStatistics]:
         """The examples of every cell, assigned alternately to two mini-batches."""
@@ -97,7 +118,8 @@ class BatchStatistics:
 def _present(
     constraints: ConstraintSet, layers: list[Layers], processes: Processes
 ) -> tuple[Sequence[Term], list[Tensor | None]]:
-    """The terms of the cells that mini-batches show, and these cells, where there are very many; `layers` follow."""
+    """The terms of the cells that mini-batches show, and these cells, where there are very many;
+    `layers` follow."""
     terms = list(constraints.terms)
     cells: list[Tensor | None] = [None] * len(layers)
     for i, many in enumerate(constraints.many):
@@ -111,16 +133,18 @@ def _check_function_graphs(constraints: ConstraintSet, functions: list[FunctionV
     for (_, part), (value, observed) in zip(constraints.functions, functions, strict=True):
         if observed is None and not value.requires_grad:
             raise ValueError(
-                f"the function of {part.names[0]!r} gives values without a graph to differentiate; compute them from "
-                "the model, outside torch.no_grad() and without .detach(), or return (values, observed) where there "
-                "is nothing to observe"
+                f"the function of {part.names[0]!r} gives values without a graph to differentiate;"
+                " compute them from the model, outside torch.no_grad() and without .detach(), or"
+                " return (values, observed) where there is nothing to observe"
             )
 
 
 class BatchEstimate(NamedTuple):
-    """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch shows of very many."""
+    """[f, c] of a mini-batch, or of several together: of all rows, or of those that a mini-batch
+    shows of very many."""
 
-    values: Tensor  # (1+m,) [f, c]; c of a constraint that the batch does not show: its last value, but at most 0
+    # (1+m,) [f, c]; c of a constraint that the batch does not show: its last value, but at most 0
+    values: Tensor
     missing: Tensor | None  # (1+m,) bool: those that lack examples of a cell; None: none does
     shown: SumsCounts  # (1+q+2,) sums and counts
     filled: Tensor  # (1+q+2,) counts, not 0 where there are none
@@ -147,12 +171,19 @@ class BatchEstimate(NamedTuple):
         return torch.isfinite(self.values).all()
 
     def by_sum(self, w: Tensor) -> Tensor:
-        """(1+q+2,) the weight of every sum in w'[f, c], w (1+m,); a constraint that is absent has none."""
+        """(1+q+2,) the weight of every sum in w'[f, c], w (1+m,); a constraint that is absent has
+        none."""
         w = w.double()
-        return self.linear.mean_weights(w if self.missing is None else w.masked_fill(self.missing, 0.0)) / self.filled
+        return (
+            self.linear.mean_weights(
+                w if self.missing is None else w.masked_fill(self.missing, 0.0)
+            )
+            / self.filled
+        )
 
     def sample(self, x: Tensor, vjp: Callable[[Tensor], Tensor]) -> Sample:
-        """The mini-batch as a function of the point, which is known at the model's present parameters only.
+        """The mini-batch as a function of the point, which is known at the model's present
+        parameters only.
 
         `vjp` gives the gradient (n,) of a weighted sum of the sums, (1+q+2,).
         """
@@ -164,17 +195,26 @@ class BatchEstimate(NamedTuple):
         def at(point: Tensor) -> Estimate:
             if point is not x:
                 raise ValueError(
-                    "this method asks for a mini-batch at a second point, and a loop has it at the model's present "
-                    "parameters only; use fairbound.run on a Problem, which evaluates anywhere"
+                    "this method asks for a mini-batch at a second point, and a loop has it at the"
+                    " model's present parameters only; use fairbound.run on a Problem, which"
+                    " evaluates anywhere"
                 )
             cells = CellGradients(len(self.filled) - 3, gradients, self._jacobian)
-            return Estimate(self.f.to(x.dtype), self.c.to(x.dtype), lambda w: vjp(self.by_sum(w)), cells, self.absent)
+            return Estimate(
+                self.f.to(x.dtype),
+                self.c.to(x.dtype),
+                lambda w: vjp(self.by_sum(w)),
+                cells,
+                self.absent,
+            )
 
         return Sample(at)
 
     def _jacobian(self, rows: Tensor) -> Tensor:
         jacobian = self.linear.jacobian(rows)
-        return jacobian if self.missing is None else jacobian.masked_fill(self.missing[1:, None], 0.0)
+        return (
+            jacobian if self.missing is None else jacobian.masked_fill(self.missing[1:, None], 0.0)
+        )
 
     def estimate(self) -> Estimate:
         """The numbers alone."""
@@ -185,7 +225,8 @@ class BatchEstimate(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _most(rows: int, device: torch.device) -> Tensor:
-    """(1+rows,) what may at most stand for a missing value: 0 for a constraint, nothing finite for the objective."""
+    """(1+rows,) what may at most stand for a missing value: 0 for a constraint, nothing finite for
+    the objective."""
     most = torch.zeros(1 + rows, dtype=torch.float64, device=device)
     most[:1] = -torch.inf
     return most
@@ -201,18 +242,23 @@ class DenseEvaluation:
         self.all_seen = not self.dense.refers  # every cell has a running mean, or none is needed
         self.added = 0
 
-    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
+    def estimate(
+        self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool
+    ) -> BatchEstimate:
         """`last` (1+rows,) are the values of the last step, for constraints that lack a cell here.
 
         With a `look` at the counts less is computed where none does.
         """
-        values, missing, filled, linear = self.dense.values(totals, self.running, self.all_seen, look)
+        values, missing, filled, linear = self.dense.values(
+            totals, self.running, self.all_seen, look
+        )
         if missing is not None:
             values = torch.where(missing, torch.fmin(last, self.most), values)
         return BatchEstimate(values, missing, totals, filled, linear)
 
     def add(self, estimate: BatchEstimate, cells: ShownCells | None, made: Tensor | None) -> None:
-        """Remember a mini-batch of a step; `made` () bool says whether it was, where nobody looks."""
+        """Remember a mini-batch of a step; `made` () bool says whether it was, where nobody
+        looks."""
         if not self.dense.refers:
             return
         self.running = self.dense.updated(self.running, estimate.shown, made)
@@ -241,13 +287,17 @@ class ManyEvaluation:
         self.constraints = constraints.to(device, torch.float64)
         self.running: list[RunningMeans | None] = self.constraints.running_means()
 
-    def estimate(self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool) -> BatchEstimate:
+    def estimate(
+        self, totals: SumsCounts, last: Tensor, cells: ShownCells | None, look: bool
+    ) -> BatchEstimate:
         batch = SumsCounts(totals.table[:, :-2])
         known: list[Others | None] = [None] * len(self.running)
         if any(self.running):
             known = [
                 None if running is None else running.others(part_cells, n)
-                for running, (part_cells, n) in zip(self.running, self._by_part(batch.counts, cells), strict=True)
+                for running, (part_cells, n) in zip(
+                    self.running, self._by_part(batch.counts, cells), strict=True
+                )
             ]
         shown = self.constraints.restricted(cells or [None] * len(known), known)
         rows = None if cells is None else self.constraints.rows(cells)
@@ -265,7 +315,9 @@ class ManyEvaluation:
         if not any(self.running):
             return
         sums, counts = (self._by_part(part[:-2], cells) for part in estimate.shown.table)
-        for running, (part_cells, total), (_, count) in zip(self.running, sums, counts, strict=True):
+        for running, (part_cells, total), (_, count) in zip(
+            self.running, sums, counts, strict=True
+        ):
             if running is not None:
                 running.add(part_cells, total, count)
 
@@ -276,7 +328,10 @@ class ManyEvaluation:
         sizes = [part.size if part_cells is None else len(part_cells) for part, part_cells in pairs]
         _, *split = values.split_with_sizes([1, *sizes])
         return [
-            (torch.arange(len(part), device=part.device) if part_cells is None else part_cells, part)
+            (
+                torch.arange(len(part), device=part.device) if part_cells is None else part_cells,
+                part,
+            )
             for part_cells, part in zip(shown_cells, split, strict=True)
         ]
 

@@ -1,6 +1,7 @@
 """The steps of any other method in a loop: its own `update` on flat vectors, in one process.
 
-Gradients are taken beside `.grad`, as many as the method asks for, and the direction d / -primal_step is added to it.
+Gradients are taken beside `.grad`, as many as the method asks for, and the direction d /
+-primal_step is added to it.
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ class GeneralSteps(Steps):
         self._check_alone()
         self.several_gradients = several_gradients  # of one mini-batch, as a trial step shows it
         self.kinds = _kinds(method)
-        self._key = keys(torch.tensor(checked_seed(seed)))  # the numbers that a `Sampler` with the same seed gives
+        # the numbers that a `Sampler` with the same seed gives
+        self._key = keys(torch.tensor(checked_seed(seed)))
 
     def _check_alone(self) -> None:
         if self.processes.size > 1:
             name = type(self.method).__name__
-            raise ValueError(f"{name} takes its gradients one by one, which processes cannot reduce; {REMEDY}")
+            raise ValueError(
+                f"{name} takes its gradients one by one, which processes cannot reduce; {REMEDY}"
+            )
 
     def prepare(self, model: nn.Module) -> None:
         super().prepare(model)
@@ -64,7 +68,10 @@ class GeneralSteps(Steps):
         """An estimate without its numbers, for the form of a state."""
         nothing = torch.zeros(self.rows, device=self.parameters.device)
         return Estimate(
-            nothing.sum(), nothing, lambda w: w, CellGradients(len(self._cells), lambda: nothing, lambda rows: rows)
+            nothing.sum(),
+            nothing,
+            lambda w: w,
+            CellGradients(len(self._cells), lambda: nothing, lambda rows: rows),
         )
 
     def backward(
@@ -76,14 +83,17 @@ class GeneralSteps(Steps):
     ) -> StepInfo:
         if self.method.batch_size_probs is not None:
             raise ValueError(
-                f"{type(self.method).__name__} draws mini-batches of random size and wants every constraint's "
-                "gradient; use fair.backward_closure(evaluate), where evaluate(size) passes newly drawn examples "
-                "through the model"
+                f"{type(self.method).__name__} draws mini-batches of random size and wants every"
+                " constraint's gradient; use fair.backward_closure(evaluate), where evaluate(size)"
+                " passes newly drawn examples through the model"
             )
         batches = self.in_order(batch, extra_batches)
         retain = self.several_gradients  # else torch frees the graph with the gradient
         info = self._step(
-            [self.statistics(mini_batch) for mini_batch in batches], scaler=scaler, scale=scale, retain=retain
+            [self.statistics(mini_batch) for mini_batch in batches],
+            scaler=scaler,
+            scale=scale,
+            retain=retain,
         )
         if info.skipped:
             for mini_batch in batches:
@@ -93,9 +103,14 @@ class GeneralSteps(Steps):
     def backward_closure(self, evaluate: Callable[[int], MiniBatch], scale: float) -> StepInfo:
         probs = self.method.batch_size_probs
         if probs is None:
-            return self._step([self.drawn(evaluate, evaluates) for evaluates in self.method.evaluates], scale=scale)
+            return self._step(
+                [self.drawn(evaluate, evaluates) for evaluates in self.method.evaluates],
+                scale=scale,
+            )
         u = float(self._uniform(LEVEL))
-        level = next((i for i, edge in enumerate(accumulate(probs[:-1])) if u < edge), len(probs) - 1)
+        level = next(
+            (i for i, edge in enumerate(accumulate(probs[:-1])) if u < edge), len(probs) - 1
+        )
         single, large = self.drawn(evaluate, "fc"), self.drawn(evaluate, "fc", 2 << level)
         return self._step([single, large, *large.halves()], 1 / probs[level], scale=scale)
 
@@ -112,7 +127,10 @@ class GeneralSteps(Steps):
         if not all(bool(estimate.finite) for estimate in estimates):
             return self.skip(main, scaler)
         before, x = self.begun(main), self.parameters.flat()
-        scaled, reached = float(loss_scale(scaler, x.device)), [False] * len(self.parameters.tensors)
+        scaled, reached = (
+            float(loss_scale(scaler, x.device)),
+            [False] * len(self.parameters.tensors),
+        )
 
         def gradient_of(examples: BatchStatistics) -> Callable[[Tensor], Tensor]:
             def gradient(by_sum: Tensor) -> Tensor:
@@ -127,7 +145,9 @@ class GeneralSteps(Steps):
         pairs = zip(estimates, statistics, strict=True)
         samples = [estimate.sample(x, gradient_of(examples)) for estimate, examples in pairs]
         uniform = self._uniform(UNIFORM).to(x.device)
-        d, new = self.method.update(x, before, Draw(tuple(samples), x.new_full((), weight), uniform))
+        d, new = self.method.update(
+            x, before, Draw(tuple(samples), x.new_full((), weight), uniform)
+        )
         # Losses in another precision than the model's would change that of the state.
         new = tree_map(lambda after, old: after.to(old.dtype), new, before)
         if non_finite([leaf.contiguous() for leaf in (d, *tree_leaves(new))]).item():
@@ -138,7 +158,9 @@ class GeneralSteps(Steps):
         self.parameters.add_direction(direction * (scaled * scale), reached)
         for estimate in estimates:
             if estimate.absent is not None:
-                new = kept_where(estimate.absent, estimate.shown.counts[1:-2] <= 0, before, new, self.kinds)
+                new = kept_where(
+                    estimate.absent, estimate.shown.counts[1:-2] <= 0, before, new, self.kinds
+                )
         self.advance(new, estimates, [None] * len(estimates))
         return StepInfo(main, None)
 
@@ -151,10 +173,17 @@ def _kinds(method: Algorithm[Any]) -> list[str]:
 
     def shapes(n: int, m: int) -> list[torch.Size]:
         x, c = torch.zeros(n), torch.zeros(m)
-        return [leaf.shape for leaf in tree_leaves(method.init(x, m, Estimate(torch.zeros(()), c, lambda w: x), None))]
+        return [
+            leaf.shape
+            for leaf in tree_leaves(
+                method.init(x, m, Estimate(torch.zeros(()), c, lambda w: x), None)
+            )
+        ]
 
     kinds = []
     for here, wider, longer in zip(shapes(3, 5), shapes(3, 6), shapes(4, 5), strict=True):
         with_m, with_n = here != wider, here != longer  # a gradient for every cell goes with both
-        kinds.append(CELL if with_m and with_n else CONSTRAINT if with_m else PARAMETER if with_n else OTHER)
+        kinds.append(
+            CELL if with_m and with_n else CONSTRAINT if with_m else PARAMETER if with_n else OTHER
+        )
     return kinds

@@ -17,7 +17,8 @@ from fairbound.integrations.torch.estimate import BatchStatistics
 from fairbound.integrations.torch.parameters import Parameters
 from fairbound.metrics.kkt import KKT, fitted_multipliers, residuals
 
-MOVE = 1e-3  # a constraint binds where a move of the parameters by this share of their norm could make it bind
+# a constraint binds where a move of the parameters by this share of their norm could make it bind
+MOVE = 1e-3
 
 
 def report_kkt(
@@ -35,28 +36,42 @@ def report_kkt(
 
     Args:
         evaluate: passes a batch through the model and gives its `MiniBatch`.
-        multipliers: (m,) or by name; if not given, those that fit best: min |grad f + J'y| over y >= 0 of the
-            constraints that bind (c is 0 within two standard errors) or are violated, of any sign for equalities.
+        multipliers: (m,) or by name; if not given, those that fit best: min |grad f + J'y| over y
+            >= 0 of the constraints that bind (c is 0 within two standard errors) or are violated,
+            of any sign for equalities.
         warning: a sentence that the report repeats.
 
     >>> from fairbound import constraints
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.randn(8, 2), torch.arange(8) % 2)]
-    >>> report = report_kkt(model, constraints.bounded_group_loss(2, bound=100.0), data,
-    ...                     lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]))
+    >>> report = report_kkt(
+    ...     model,
+    ...     constraints.bounded_group_loss(2, bound=100.0),
+    ...     data,
+    ...     lambda batch: MiniBatch(model(batch[0])[:, 0].square(), batch[1]),
+    ... )
     >>> report.feasibility, report.complementarity
     (0.0, 0.0)
     """
     listed, parameters = ConstraintSet.of(constraints), Parameters(model)
     if iter(batches) is batches:
-        raise ValueError("the batches are read twice, and this is an iterator; give a list or a DataLoader")
+        raise ValueError(
+            "the batches are read twice, and this is an iterator; give a list or a DataLoader"
+        )
     with _in_eval_mode(model):
         data = _totals(listed, parameters, batches, evaluate)
         listed = listed.to(data.surrogate.sums.device, data.surrogate.sums.dtype)
         observed = listed.observed(data.surrogate.counts)[1:]
         if not observed.all():
-            absent = [name for name, known in zip(listed.names, observed.tolist(), strict=True) if not known]
-            raise ValueError(f"the data have no examples for {absent[:4]}, so the constraints cannot be evaluated")
+            absent = [
+                name
+                for name, known in zip(listed.names, observed.tolist(), strict=True)
+                if not known
+            ]
+            raise ValueError(
+                f"the data have no examples for {absent[:4]}, so the constraints cannot be"
+                " evaluated"
+            )
         values = listed.value(data.surrogate.filled().means)
         if not torch.isfinite(values).all():
             raise ValueError("the loss or a constraint is NaN or infinite over these examples")
@@ -98,24 +113,35 @@ class DataTotals(NamedTuple):
     examples: int
 
 
-def _batch_of(batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Parameters) -> MiniBatch:
+def _batch_of(
+    batch: Any, evaluate: Callable[[Any], MiniBatch], parameters: Parameters
+) -> MiniBatch:
     examples = evaluate(batch)
     if not isinstance(examples, MiniBatch):
-        raise TypeError(f"evaluate must return MiniBatch(losses, groups), got {type(examples).__name__}")
+        raise TypeError(
+            f"evaluate must return MiniBatch(losses, groups), got {type(examples).__name__}"
+        )
     return examples._replace(parameters=parameters.tensors)
 
 
 def _totals(
-    constraints: ConstraintSet, parameters: Parameters, batches: Iterable[Any], evaluate: Callable[[Any], MiniBatch]
+    constraints: ConstraintSet,
+    parameters: Parameters,
+    batches: Iterable[Any],
+    evaluate: Callable[[Any], MiniBatch],
 ) -> DataTotals:
     totals: DataTotals | None = None
     with torch.no_grad():
         for batch in batches:
             mini_batch = _batch_of(batch, evaluate, parameters)
             constraints.check(mini_batch)
-            surrogate, exact = (BatchStatistics.of(constraints, mini_batch, exact=exact) for exact in (False, True))
+            surrogate, exact = (
+                BatchStatistics.of(constraints, mini_batch, exact=exact) for exact in (False, True)
+            )
             functions = [f._replace(value=f.value.square()) for f in surrogate.functions]
-            squares = constraints.sums_counts([v.square() for v in surrogate.values], functions, surrogate.layout)
+            squares = constraints.sums_counts(
+                [v.square() for v in surrogate.values], functions, surrogate.layout
+            )
             new = DataTotals(
                 constraints.sums_counts(surrogate.values, surrogate.functions, surrogate.layout),
                 constraints.sums_counts(exact.values, exact.functions, exact.layout),
@@ -136,7 +162,8 @@ def _totals(
 
 
 def _standard_errors(constraints: ConstraintSet, data: DataTotals, means: Tensor) -> Tensor:
-    """(m,) of the constraints: from the variance of examples in their cells, of a function between batches."""
+    """(m,) of the constraints: from the variance of examples in their cells, of a function between
+    batches."""
     counts = data.surrogate.counts.double()
     variances = (data.squares.double() / counts - means.square()).clamp(min=0.0) / counts
     unit = torch.eye(len(means) - 1, dtype=torch.float64, device=means.device)
@@ -153,7 +180,9 @@ def _gradients(
 ) -> Tensor:
     """The gradient of every mean over all batches, (1+q, n), in double precision."""
     second_pass = torch.zeros_like(totals.sums)
-    rows = torch.zeros(totals.sums.shape[0], parameters.n, dtype=torch.float64, device=parameters.device)
+    rows = torch.zeros(
+        totals.sums.shape[0], parameters.n, dtype=torch.float64, device=parameters.device
+    )
     unit = torch.eye(totals.sums.shape[0], dtype=totals.sums.dtype, device=totals.sums.device)
     for batch in batches:
         with torch.enable_grad():
@@ -165,13 +194,15 @@ def _gradients(
             rows[i] += parameters.gradient_of(statistics.tensors, weights)[0].double()
     if not torch.allclose(second_pass, totals.sums, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(
-            "the two passes over the batches saw other examples; give all in order, not a loader that draws anew "
-            "(BalancedBatchSampler, a sampler with replacement)"
+            "the two passes over the batches saw other examples; give all in order, not a loader"
+            " that draws anew (BalancedBatchSampler, a sampler with replacement)"
         )
     return rows
 
 
-def _by_constraint(multipliers: Tensor | Mapping[str, float], names: Sequence[str], like: Tensor) -> Tensor:
+def _by_constraint(
+    multipliers: Tensor | Mapping[str, float], names: Sequence[str], like: Tensor
+) -> Tensor:
     if isinstance(multipliers, Mapping):
         missing = [name for name in names if name not in multipliers]
         if missing:

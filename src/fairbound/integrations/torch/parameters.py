@@ -1,4 +1,5 @@
-"""A model's trained parameters and what their `.grad` holds; a vector of their size for smoothing."""
+"""A model's trained parameters and what their `.grad` holds; a vector of their size for
+smoothing."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ Grads = list[Tensor | None]  # what `.grad` held, one entry for each parameter
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside what `torch.compile` and DistributedDataParallel put around it: its names are those saved."""
+    """The model inside what `torch.compile` and DistributedDataParallel put around it: its names
+    are those saved."""
     while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
-        inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod  # type: ignore[assignment]
+        inner: Any = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod
         model = inner
     return model
 
@@ -28,27 +30,38 @@ class Parameters:
 
     def __init__(self, model: nn.Module | Iterable[Tensor]) -> None:
         if isinstance(model, torch.optim.Optimizer):
-            raise TypeError(f"give Constrained the model, not its optimizer ({type(model).__name__})")
+            raise TypeError(
+                f"give Constrained the model, not its optimizer ({type(model).__name__})"
+            )
         if isinstance(model, nn.Module):
             listed = list(unwrapped(model).named_parameters())
         else:
             listed = [(str(i), p) for i, p in enumerate(model)]  # type: ignore[misc]
         wrong = [type(p).__name__ for _, p in listed if not isinstance(p, Tensor)]
         if wrong:
-            raise TypeError(f"give a module or its parameters, got {wrong[0]}; for parameter groups give the module")
+            raise TypeError(
+                f"give a module or its parameters, got {wrong[0]}; for parameter groups give the"
+                " module"
+            )
         named = [(name, p) for name, p in listed if p.requires_grad]
         if not named:
-            raise ValueError("the model has no parameters to train; all are frozen, or there are none")
+            raise ValueError(
+                "the model has no parameters to train; all are frozen, or there are none"
+            )
         for name, p in named:
             if p.is_complex():
-                raise ValueError(f"the parameter {name!r} is complex, which Constrained does not support")
+                raise ValueError(
+                    f"the parameter {name!r} is complex, which Constrained does not support"
+                )
         self.names = tuple(name for name, _ in named)
         self.tensors: list[Tensor] = [p for _, p in named]
         self.sizes = [p.numel() for p in self.tensors]
         self.n = sum(self.sizes)
         narrow = {p.dtype for p in self.tensors} <= {torch.float16, torch.bfloat16, torch.float32}
-        self.dtype = torch.float32 if narrow else torch.float64  # of flat vectors, and of a method's state
-        self.sharded = any(is_sharded(p) for p in self.tensors)  # spread over processes (FSDP2, tensor parallel)
+        # of flat vectors, and of a method's state
+        self.dtype = torch.float32 if narrow else torch.float64
+        # spread over processes (FSDP2, tensor parallel)
+        self.sharded = any(is_sharded(p) for p in self.tensors)
 
     @property
     def device(self) -> torch.device:
@@ -62,9 +75,11 @@ class Parameters:
     def check_whole(self, reason: str, remedy: str) -> None:
         """Refuse what a process that holds pieces of the parameters cannot do."""
         if self.sharded:
-            raise ValueError(f"{reason}, and the parameters are spread over processes (FSDP, DTensor); {remedy}")
+            raise ValueError(
+                f"{reason}, and the parameters are spread over processes (FSDP, DTensor); {remedy}"
+            )
 
-    # Flat vectors -----------------------------------------------------------------------------------------------------
+    # Flat vectors ---------------------------------------------------------------------------------
 
     def flat(self) -> Tensor:
         """All parameters as they are now: (n,)."""
@@ -75,7 +90,9 @@ class Parameters:
 
     def parts(self, flat: Tensor) -> list[Tensor]:
         """The parts of a flat vector, each in its parameter's shape."""
-        return [part.view(p.shape) for part, p in zip(flat.split(self.sizes), self.tensors, strict=True)]
+        return [
+            part.view(p.shape) for part, p in zip(flat.split(self.sizes), self.tensors, strict=True)
+        ]
 
     @torch.no_grad()
     def assign(self, x: Tensor) -> None:
@@ -87,9 +104,15 @@ class Parameters:
         self, tensors: Sequence[Tensor], weights: Sequence[Tensor], *, retain: bool = True
     ) -> tuple[Tensor, list[bool]]:
         """The gradient (n,) of a weighted sum, beside `.grad`, and which parameters it reaches."""
-        self.check_whole("a report needs gradients beside `.grad`", "report on a copy of the model that is whole")
+        self.check_whole(
+            "a report needs gradients beside `.grad`", "report on a copy of the model that is whole"
+        )
         check_graphs(tensors[:1])  # a statistic of another part need not depend on the model
-        pairs = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if tensor.requires_grad]
+        pairs = [
+            (tensor, weight)
+            for tensor, weight in zip(tensors, weights, strict=True)
+            if tensor.requires_grad
+        ]
         try:
             gradients = torch.autograd.grad(
                 [tensor for tensor, _ in pairs],
@@ -102,15 +125,23 @@ class Parameters:
             raise explained(error) from None
         reached = [gradient is not None for gradient in gradients]
         parts = zip(self.tensors, gradients, strict=True)
-        return self._joined([torch.zeros_like(p) if g is None else dense(g) for p, g in parts]), reached
+        return (
+            self._joined([torch.zeros_like(p) if g is None else dense(g) for p, g in parts]),
+            reached,
+        )
 
     def add_direction(self, direction: Tensor, reached: Sequence[bool]) -> None:
-        """Add a flat vector to what `.grad` holds; a parameter that nothing reached and that has none keeps none."""
+        """Add a flat vector to what `.grad` holds; a parameter that nothing reached and that has
+        none keeps none."""
         for p, part, used in zip(self.tensors, self.parts(direction), reached, strict=True):
             if used or p.grad is not None:
-                p.grad = part.to(p.dtype, copy=True) if p.grad is None else dense(p.grad) + part.to(p.dtype)
+                p.grad = (
+                    part.to(p.dtype, copy=True)
+                    if p.grad is None
+                    else dense(p.grad) + part.to(p.dtype)
+                )
 
-    # What `.grad` holds -----------------------------------------------------------------------------------------------
+    # What `.grad` holds ---------------------------------------------------------------------------
 
     def stash_grads(self) -> Grads:
         """Take what `.grad` holds, leaving None."""
@@ -127,7 +158,9 @@ class Parameters:
         """Add what was stashed."""
         for p, old in zip(self.tensors, held, strict=True):
             if old is not None:
-                p.grad = old if p.grad is None else p.grad + old if old.is_sparse else old.add_(p.grad)
+                p.grad = (
+                    old if p.grad is None else p.grad + old if old.is_sparse else old.add_(p.grad)
+                )
 
     def grads(self) -> list[Tensor]:
         """What `.grad` holds in this process, of the parameters that have any."""
@@ -138,35 +171,46 @@ class Parameters:
         return [local(tensor) for tensor in tensors] if self.sharded else tensors
 
     def poison_grads(self, unless: Tensor | None = None) -> None:
-        """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is not finite.
+        """Leave a NaN in `.grad`: a GradScaler sees it and skips its step, as for any loss that is
+        not finite.
 
         `unless` a number () bool on the device says otherwise.
         """
         first = self.tensors[0]
         if unless is None or first.grad is None:
             nan = torch.full_like(first, torch.nan)
-            first.grad = nan if unless is None else torch.where(unless, torch.zeros_like(first), nan)
+            first.grad = (
+                nan if unless is None else torch.where(unless, torch.zeros_like(first), nan)
+            )
         else:
             local(first.grad).masked_fill_(~unless, torch.nan)
 
-    # By name ----------------------------------------------------------------------------------------------------------
+    # By name --------------------------------------------------------------------------------------
 
     def by_name(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Copies of a vector's parts, one a parameter; of one that is spread over processes as it is (DTensor)."""
+        """Copies of a vector's parts, one a parameter; of one that is spread over processes as it
+        is (DTensor)."""
         return {name: part.detach().clone() for name, part in zip(self.names, parts, strict=True)}
 
     def in_order(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """The inverse, after a check of names and shapes."""
         shapes = {name: p.shape for name, p in zip(self.names, self.tensors, strict=True)}
-        missing = [name for name in self.names if name not in tensors or tensors[name].shape != shapes[name]]
+        missing = [
+            name
+            for name in self.names
+            if name not in tensors or tensors[name].shape != shapes[name]
+        ]
         if missing or len(tensors) != len(self.names):
             extra = [name for name in tensors if name not in self.names]
-            raise ValueError(f"the saved state is of another model: {(missing or extra)[:3]} differ")
+            raise ValueError(
+                f"the saved state is of another model: {(missing or extra)[:3]} differ"
+            )
         return [tensors[name] for name in self.names]
 
 
 class SmoothedParameters:
-    """z of a method that smooths x: the gradient is increased by mu (x - z), then z += beta (x - z)."""
+    """z of a method that smooths x: the gradient is increased by mu (x - z), then z += beta (x -
+    z)."""
 
     def __init__(self, parameters: Parameters) -> None:
         """At the parameters as they are now, in at least single precision."""
@@ -174,15 +218,24 @@ class SmoothedParameters:
         self.z = [p.detach().to(_wide(p), copy=True) for p in parameters.tensors]
 
     @torch.no_grad()
-    def pull(self, mu: float, beta: float, factor: float | Tensor, made: Tensor | None = None) -> None:
-        """Add factor mu (x - z) to every `.grad` there is, then move z; some parameters at once, to save memory.
+    def pull(
+        self, mu: float, beta: float, factor: float | Tensor, made: Tensor | None = None
+    ) -> None:
+        """Add factor mu (x - z) to every `.grad` there is, then move z; some parameters at once, to
+        save memory.
 
         Nothing moves where a step was not made, `made` () bool on the device.
         """
         for span in _slices(self.parameters.sizes):
             tensors = self.parameters.tensors[span]
-            z, x = (self.parameters.pieces(parts) for parts in (self.z[span], [p.detach() for p in tensors]))
-            x = [p if p.dtype is part.dtype else p.to(part.dtype) for p, part in zip(x, z, strict=True)]
+            z, x = (
+                self.parameters.pieces(parts)
+                for parts in (self.z[span], [p.detach() for p in tensors])
+            )
+            x = [
+                p if p.dtype is part.dtype else p.to(part.dtype)
+                for p, part in zip(x, z, strict=True)
+            ]
             gaps = torch._foreach_sub(x, z)
             if made is not None:
                 torch._foreach_mul_(gaps, made.to(gaps[0].dtype))
@@ -195,7 +248,9 @@ class SmoothedParameters:
             grads = self.parameters.pieces([p.grad for p in tensors if p.grad is not None])
             pulls = [gap for p, gap in zip(tensors, gaps, strict=True) if p.grad is not None]
             if grads:
-                torch._foreach_add_(grads, pulls, alpha=mu if isinstance(factor, Tensor) else mu * factor)
+                torch._foreach_add_(
+                    grads, pulls, alpha=mu if isinstance(factor, Tensor) else mu * factor
+                )
             if made is None:
                 torch._foreach_lerp_(z, x, beta)
 
@@ -216,16 +271,19 @@ def _slices(sizes: Sequence[int]) -> Iterator[slice]:
     yield slice(start, len(sizes))
 
 
-# Checks ---------------------------------------------------------------------------------------------------------------
+# Checks -------------------------------------------------------------------------------------------
 
 
 def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
-    """(1,) above 0 where some number is not finite: the one pass that GradScaler makes over all, with a scale of 1.
+    """(1,) above 0 where some number is not finite: the one pass that GradScaler makes over all,
+    with a scale of 1.
 
     `groups` are groups of processes that hold other numbers, and must agree.
     """
     bad = torch.zeros(1, device=tensors[0].device, dtype=torch.float32)
-    for device, dtype, alike in _alike([t.coalesce().values() if t.is_sparse else t for t in tensors]):
+    for device, dtype, alike in _alike(
+        [t.coalesce().values() if t.is_sparse else t for t in tensors]
+    ):
         if not dtype.is_floating_point:  # a method's state may hold others
             continue
         here = bad.to(device)
@@ -251,8 +309,8 @@ def _one(device: torch.device) -> Tensor:
 def clear(gradients: Sequence[Tensor], unless: Tensor) -> None:
     """Set gradients to 0, in place, unless a number () bool on their device says otherwise.
 
-    As a product of their bits with 0 or 1, in one launch for many: 0 times NaN would be NaN, and a `where` for each
-    parameter some hundred launches.
+    As a product of their bits with 0 or 1, in one launch for many: 0 times NaN would be NaN, and a
+    `where` for each parameter some hundred launches.
     """
     for _, dtype, alike in _alike([g._values() if g.is_sparse else g for g in gradients]):
         bits = BITS[dtype.itemsize]
@@ -263,8 +321,8 @@ def check_graphs(tensors: Sequence[Tensor]) -> None:
     """Whether what is to be differentiated can be."""
     if not all([tensor.requires_grad for tensor in tensors]):  # noqa: C419  (a list is faster here)
         raise ValueError(
-            "the losses, or the outputs that a constraint reads, carry no graph to differentiate; compute them from "
-            "the model outside torch.no_grad(), without .detach() or .item()"
+            "the losses, or the outputs that a constraint reads, carry no graph to differentiate;"
+            " compute them from the model outside torch.no_grad(), without .detach() or .item()"
         )
 
 
@@ -273,8 +331,9 @@ def explained(error: RuntimeError) -> Exception:
     if "second time" not in str(error):
         return error
     return ValueError(
-        "the graph of these losses was used before: by another backward(), or by a method that takes several "
-        "gradients of one mini-batch; use fair.backward_closure(evaluate) for such a method"
+        "the graph of these losses was used before: by another backward(), or by a method that"
+        " takes several gradients of one mini-batch; use fair.backward_closure(evaluate) for such a"
+        " method"
     )
 
 
@@ -287,7 +346,7 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
 
 
-# Parameters that are spread over processes: DTensor -------------------------------------------------------------------
+# Parameters that are spread over processes: DTensor -----------------------------------------------
 
 
 def is_sharded(tensor: Tensor) -> bool:

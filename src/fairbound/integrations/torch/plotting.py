@@ -1,7 +1,8 @@
-"""The picture of a loop: loss, constraints with their bound, and forces over the steps, from mini-batches.
+"""The picture of a loop: loss, constraints with their bound, and forces over the steps, from
+mini-batches.
 
-At most 200 steps are kept, at equal distances. Of more than 20 constraints the largest is drawn. A method that measures
-no forces has its multipliers instead.
+At most 200 steps are kept, at equal distances. Of more than 20 constraints the largest is drawn. A
+method that measures no forces has its multipliers instead.
 """
 
 from __future__ import annotations
@@ -24,16 +25,25 @@ def drawn(history: MonitorHistory) -> Any:
     """One panel below the other; `plt.show()` shows the figure, `figure.savefig(...)` writes it."""
     plt = need("matplotlib.pyplot", "report", "fair.plot()")
     if not history.records:
-        raise ValueError("there is nothing to plot before the first step; call fair.plot() while or after training")
+        raise ValueError(
+            "there is nothing to plot before the first step; call fair.plot() while or after"
+            " training"
+        )
     panels: dict[str, list[str]] = {}
     for title, kinds in PANELS.items():
-        by_kind = [[name for name in history.records[-1] if name.startswith(kind)] for kind in kinds]
+        by_kind = [
+            [name for name in history.records[-1] if name.startswith(kind)] for kind in kinds
+        ]
         panels[title] = next(filter(None, by_kind), [])
     if panels["force, relative to the loss"]:
         del panels["multiplier"]
     panels = {title: names for title, names in panels.items() if names}
     figure, grid = plt.subplots(
-        len(panels), figsize=(6, 1 + 1.7 * len(panels)), sharex=True, squeeze=False, layout="constrained"
+        len(panels),
+        figsize=(6, 1 + 1.7 * len(panels)),
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
     )
     for axis, (title, names) in zip(grid[:, 0], panels.items(), strict=True):
         for name in names:

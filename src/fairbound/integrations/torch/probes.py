@@ -1,8 +1,10 @@
-"""The probes of a method that measures, in a loop: gradients of f and of one constraint on a sample of coordinates.
+"""The probes of a method that measures, in a loop: gradients of f and of one constraint on a sample
+of coordinates.
 
-A probe costs two more backward passes through the graph of a step. See `fairbound._utils.measuring` for what is
-measured, and why. With DistributedDataParallel the sampled gradients are added up over the processes; of parameters
-that are spread over processes, each samples its pieces and the sums are added up.
+A probe costs two more backward passes through the graph of a step. See `fairbound._utils.measuring`
+for what is measured, and why. With DistributedDataParallel the sampled gradients are added up over
+the processes; of parameters that are spread over processes, each samples its pieces and the sums
+are added up.
 """
 
 from __future__ import annotations
@@ -30,16 +32,22 @@ class Probes:
         # A compiled model would free what a second backward pass through its graph reads.
         functorch_config.donated_buffer = False
         pieces = parameters.pieces([p.detach() for p in parameters.tensors])
-        counts = [min(p.numel(), max(FEWEST, math.ceil(SAMPLE * p.numel() / parameters.n))) for p in pieces]
+        counts = [
+            min(p.numel(), max(FEWEST, math.ceil(SAMPLE * p.numel() / parameters.n)))
+            for p in pieces
+        ]
         self.at = [
             torch.arange(count, device=p.device) * p.numel() // max(count, 1)
             for p, count in zip(pieces, counts, strict=True)
         ]
         weights = [p.numel() / count for p, count in zip(pieces, counts, strict=True) if count]
         each = torch.tensor(weights, dtype=parameters.dtype, device=parameters.device)
-        self.weights = each.repeat_interleave(torch.tensor([n for n in counts if n], device=each.device))
+        self.weights = each.repeat_interleave(
+            torch.tensor([n for n in counts if n], device=each.device)
+        )
         self.measured = Measurements.begin(parameters.like, rows, len(self.weights))
-        self._sizes: tuple[int, Sizes] | None = None  # of so many constraints, until something is measured
+        # of so many constraints, until something is measured
+        self._sizes: tuple[int, Sizes] | None = None
         self._version = self._waited = 0
         self._overdue = False
         self.pending = False  # whether the step after the last probe is still to be seen
@@ -47,18 +55,22 @@ class Probes:
     def _sampled(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """(S,) the sampled coordinates; of a parameter without gradient 0."""
         parts = [
-            torch.zeros_like(at, dtype=self.parameters.dtype)
-            if tensor is None
-            else dense(local(tensor.detach())).reshape(-1)[at].to(self.parameters.dtype)
+            (
+                torch.zeros_like(at, dtype=self.parameters.dtype)
+                if tensor is None
+                else dense(local(tensor.detach())).reshape(-1)[at].to(self.parameters.dtype)
+            )
             for tensor, at in zip(tensors, self.at, strict=True)
         ]
         return torch.cat(parts)
 
     def sizes(self, m: int) -> Sizes:
-        """Of m constraints, with the step that followed the last probe once the optimizer has made it."""
+        """Of m constraints, with the step that followed the last probe once the optimizer has made
+        it."""
         self._waited += 1
         moved = self.parameters.tensors[0]._version != self._version
-        if self.pending and (moved or self._waited > EVERY):  # a step through `.data` does not count as a version
+        # a step through `.data` does not count as a version
+        if self.pending and (moved or self._waited > EVERY):
             x = self._sampled(self.parameters.tensors)
             self.measured = self.measured.complete(x, self.weights, self._total)
             self.pending, self._sizes = False, None
@@ -79,19 +91,24 @@ class Probes:
 
     @property
     def held_back(self) -> bool:
-        """Whether a backward pass would leave gradients of sharded parameters with their process."""
+        """Whether a backward pass would leave gradients of sharded parameters with their
+        process."""
         return self.parameters.sharded and self.processes.out_of_step
 
     def next_row(self, m: int, absent: Tensor | None) -> Tensor:
         """(m,) 1 for the constraint to probe."""
         return self.measured.next_row(m, absent)
 
-    def gradient(self, tensors: Sequence[Tensor], weights: Sequence[Tensor], factor: float | Tensor) -> Tensor:
-        """(S,) of the gradient of a weighted sum; the graph stays. `factor` keeps half precision from underflowing."""
+    def gradient(
+        self, tensors: Sequence[Tensor], weights: Sequence[Tensor], factor: float | Tensor
+    ) -> Tensor:
+        """(S,) of the gradient of a weighted sum; the graph stays. `factor` keeps half precision
+        from underflowing."""
         pairs = [(t, w * factor) for t, w in zip(tensors, weights, strict=True) if t.requires_grad]
         outputs, by_output = [t for t, _ in pairs], [w for _, w in pairs]
         try:
-            if self.parameters.sharded:  # gradients are gathered and reduced on their way to `.grad`
+            # gradients are gathered and reduced on their way to `.grad`
+            if self.parameters.sharded:
                 held = self.parameters.stash_grads()
                 torch.autograd.backward(outputs, by_output, retain_graph=True)
                 sample = self._sampled([p.grad for p in self.parameters.tensors])
@@ -108,14 +125,17 @@ class Probes:
         return sample
 
     def probe(self, row: Tensor, of_f: Tensor, of_c: Tensor) -> None:
-        """The sampled gradients of f and of the constraint `row`; those of more mini-batches of a step are added."""
+        """The sampled gradients of f and of the constraint `row`; those of more mini-batches of a
+        step are added."""
         if self.pending:
-            self.measured = self.measured._replace(of_f=self.measured.of_f + of_f, of_c=self.measured.of_c + of_c)
+            self.measured = self.measured._replace(
+                of_f=self.measured.of_f + of_f, of_c=self.measured.of_c + of_c
+            )
             return
         self.measured = self.measured.probe(row, self._sampled(self.parameters.tensors), of_f, of_c)
         self.pending, self._waited, self._version = True, 0, self.parameters.tensors[0]._version
 
-    # Saving -----------------------------------------------------------------------------------------------------------
+    # Saving ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         leaves = {name: leaf.clone() for name, leaf in self.measured._asdict().items()}
@@ -123,8 +143,13 @@ class Probes:
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         form = self.measured._asdict()
-        if {n: v.shape for n, v in saved.items() if n in form} != {n: v.shape for n, v in form.items()}:
+        if {n: v.shape for n, v in saved.items() if n in form} != {
+            n: v.shape for n, v in form.items()
+        }:
             raise ValueError("the saved measurements are of another model or of other constraints")
-        self.measured = Measurements(**{name: saved[name].to(leaf).clone() for name, leaf in form.items()})
+        self.measured = Measurements(
+            **{name: saved[name].to(leaf).clone() for name, leaf in form.items()}
+        )
         self._sizes = None
-        self.pending, self._waited = bool(saved["pending"]), EVERY  # the loaded parameters may be those after the step
+        # the loaded parameters may be those after the step
+        self.pending, self._waited = bool(saved["pending"]), EVERY

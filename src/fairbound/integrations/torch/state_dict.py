@@ -1,7 +1,7 @@
 """A method's state by name: what belongs to a constraint, to a parameter, or to neither.
 
-A saved state identifies constraints and parameters by name, never by their order, so that it can be read by a process
-that lists them in another order.
+A saved state identifies constraints and parameters by name, never by their order, so that it can be
+read by a process that lists them in another order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_structure, tree_
 from fairbound._utils.sequences import LazySequence
 from fairbound.integrations.torch.parameters import Parameters
 
-CONSTRAINT, PARAMETER, CELL, OTHER = "constraint", "parameter", "cell", "other"  # what a leaf of a state belongs to
+# what a leaf of a state belongs to
+CONSTRAINT, PARAMETER, CELL, OTHER = "constraint", "parameter", "cell", "other"
 
 
 def leaf_names(state: Any) -> list[str]:
@@ -27,11 +28,15 @@ def leaf_names(state: Any) -> list[str]:
 
 
 def kept_where(constraints: Tensor, cells: Tensor, old: Any, new: Any, kinds: list[str]) -> Any:
-    """The new state, but for the marked constraints (m,) and cells (q,): those stay as they were."""
+    """The new state, but for the marked constraints (m,) and cells (q,): those stay as they
+    were."""
     keep = {CONSTRAINT: constraints, CELL: cells[:, None]}
     afters, form = tree_flatten(new)
     triples = zip(tree_leaves(old), afters, kinds, strict=True)
-    leaves = [torch.where(keep[kind], before, after) if kind in keep else after for before, after, kind in triples]
+    leaves = [
+        torch.where(keep[kind], before, after) if kind in keep else after
+        for before, after, kind in triples
+    ]
     return tree_unflatten(leaves, form)
 
 
@@ -66,7 +71,8 @@ def loaded(
     expected = leaf_names(like)
     if sorted(saved_leaves) != sorted(expected):
         raise ValueError(
-            f"the saved state has {sorted(saved_leaves)}, this method's {sorted(expected)}; it is of another method"
+            f"the saved state has {sorted(saved_leaves)}, this method's {sorted(expected)}; it is"
+            " of another method"
         )
 
     def vector(tensors: dict[str, Tensor]) -> Tensor:
@@ -79,7 +85,10 @@ def loaded(
             value = vector(value)
         if kind == CELL:
             if sorted(value) != sorted(cells):
-                raise ValueError(f"the saved state has the cells {sorted(value)[:6]}, this loop {sorted(cells)[:6]}")
+                raise ValueError(
+                    f"the saved state has the cells {sorted(value)[:6]}, this loop"
+                    f" {sorted(cells)[:6]}"
+                )
             value = torch.stack([vector(value[cell]) for cell in cells])
         if kind == CONSTRAINT:
             value = by_constraint(value, names, len(leaf))
@@ -88,19 +97,33 @@ def loaded(
 
 
 def by_name(values: Tensor, names: Sequence[str]) -> Any:
-    """(m,) values of constraints by name; as they are where there are very many, whose groups are numbered."""
-    return values if isinstance(names, LazySequence) else dict(zip(names, values[: len(names)].unbind(), strict=True))
+    """(m,) values of constraints by name; as they are where there are very many, whose groups are
+    numbered."""
+    return (
+        values
+        if isinstance(names, LazySequence)
+        else dict(zip(names, values[: len(names)].unbind(), strict=True))
+    )
 
 
 def by_constraint(values: Any, names: Sequence[str], rows: int) -> Tensor:
     """(rows,) what `by_name` gave, in the order of `names`."""
     if isinstance(names, LazySequence):
         if not isinstance(values, Tensor) or len(values) != rows:
-            raise ValueError(f"the saved state has {len(values)} entries for constraints, this loop {rows}")
+            raise ValueError(
+                f"the saved state has {len(values)} entries for constraints, this loop {rows}"
+            )
         return values
     missing, extra = set(names) - set(values), set(values) - set(names)
     if missing or extra:
-        difference = f"has no constraint {min(missing)!r}" if missing else f"has a constraint {min(extra)!r} more"
-        raise ValueError(f"the saved state {difference}; it has {sorted(values)[:6]}, this loop {sorted(names)[:6]}")
+        difference = (
+            f"has no constraint {min(missing)!r}"
+            if missing
+            else f"has a constraint {min(extra)!r} more"
+        )
+        raise ValueError(
+            f"the saved state {difference}; it has {sorted(values)[:6]}, this loop"
+            f" {sorted(names)[:6]}"
+        )
     ordered = torch.stack([values[name] for name in names])
     return torch.cat([ordered, ordered.new_zeros(rows - len(names))])

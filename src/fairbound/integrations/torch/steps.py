@@ -1,4 +1,5 @@
-"""The steps of a loop: what both kinds of methods share, from a mini-batch to [f, c], and around a step."""
+"""The steps of a loop: what both kinds of methods share, from a mini-batch to [f, c], and around a
+step."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ from fairbound.training.contract import start_warning
 
 MOST_TOGETHER = 10_000  # constraints that a method may treat together
 CHECKED_EVERY = 100  # steps after which the model's parameters are compared with those to train
-ONE_BATCH = "SSLALM(samples=1) uses one for everything (its multipliers are biased), DescentAscent(second=False) too."
+ONE_BATCH = (
+    "SSLALM(samples=1) uses one for everything (its multipliers are biased),"
+    " DescentAscent(second=False) too."
+)
 
 
 class StepInfo:
@@ -50,9 +54,14 @@ class StepInfo:
 
     @property
     def c(self) -> Tensor:
-        """(m,) the constraints, feasible where <= 0; NaN: the mini-batch does not show one, or the step is skipped."""
+        """(m,) the constraints, feasible where <= 0; NaN: the mini-batch does not show one, or the
+        step is skipped."""
         absent = self._estimate.absent
-        return self._estimate.c.clone() if absent is None else self._estimate.c.masked_fill(absent, torch.nan)
+        return (
+            self._estimate.c.clone()
+            if absent is None
+            else self._estimate.c.masked_fill(absent, torch.nan)
+        )
 
     @property
     def rows(self) -> Tensor | None:
@@ -61,7 +70,8 @@ class StepInfo:
 
     @property
     def skipped(self) -> bool:
-        """Whether the step was skipped because something was not finite; reading it waits for a GPU."""
+        """Whether the step was skipped because something was not finite; reading it waits for a
+        GPU."""
         return self._made is not None and not bool(self._made)
 
 
@@ -69,7 +79,8 @@ class Steps(ABC):
     """A method on a model's parameters, advanced by mini-batches."""
 
     kinds: list[str]  # what every leaf of the method's state belongs to (`state_dict`)
-    unit: Tensor | None = None  # (m,) the multiplier at which a constraint pulls as hard as f, where it is measured
+    # (m,) the multiplier at which a constraint pulls as hard as f, where it is measured
+    unit: Tensor | None = None
 
     def __init__(
         self,
@@ -81,19 +92,23 @@ class Steps(ABC):
     ) -> None:
         if constraints.m > MOST_TOGETHER and not gathered:
             raise ValueError(
-                f"{type(method).__name__} treats all constraints of a mini-batch together, and there are "
-                f"{constraints.m}; use a method that treats each alone on one mini-batch: DescentAscent(), Penalty(), "
-                "SSLALM(samples=1), with a constraint that compares each group with a bound or with the mean"
+                f"{type(method).__name__} treats all constraints of a mini-batch together, and"
+                f" there are {constraints.m}; use a method that treats each alone on one"
+                " mini-batch: DescentAscent(), Penalty(), SSLALM(samples=1), with a constraint"
+                " that compares each group with a bound or with the mean"
             )
         self.method, self.constraints, self.model = method, constraints, model
         self.parameters = Parameters(model)
         self.processes = Processes.of(model, self.parameters.tensors)
-        self.gathered = gathered  # whether the rows that a mini-batch shows are gathered of very many
+        # whether the rows that a mini-batch shows are gathered of very many
+        self.gathered = gathered
         self.progress = Progress(constraints, method, gathered)
         self.state: Any = None  # the method's; None before the first mini-batch
         self.rows = constraints.m + gathered  # of the state: one more, for places of no cell
         self.main, self.draws = main_draw(method), method.draws
-        self._handed_over = [name for _, part in constraints.functions if part.handed_over for name in part.names]
+        self._handed_over = [
+            name for _, part in constraints.functions if part.handed_over for name in part.names
+        ]
         self._checked = False  # a first mini-batch
         self._place()
 
@@ -102,7 +117,8 @@ class Steps(ABC):
         device = self.parameters.device
         dense = DenseConstraints.suits(self.constraints) and not self.gathered
         self.evaluation = (DenseEvaluation if dense else ManyEvaluation)(self.constraints, device)
-        self.look = not dense or device.type == "cpu"  # at the numbers of a step, which on a GPU waits for them
+        # at the numbers of a step, which on a GPU waits for them
+        self.look = not dense or device.type == "cpu"
         # (1+rows,) objective and constraints of the last step; NaN before the first
         self.last = torch.full((1 + self.rows,), torch.nan, dtype=torch.float64, device=device)
 
@@ -112,7 +128,9 @@ class Steps(ABC):
         equality = self.constraints.equality
         if equality is None:
             return None
-        return torch.cat([equality, equality.new_zeros(self.rows - len(equality))]).to(self.parameters.device)
+        return torch.cat([equality, equality.new_zeros(self.rows - len(equality))]).to(
+            self.parameters.device
+        )
 
     def prepare(self, model: nn.Module) -> None:
         """The model as a trainer moved and wrapped it after this was built."""
@@ -121,68 +139,87 @@ class Steps(ABC):
         lost = [name for name, p in named if id(p) not in held]
         if lost:
             raise ValueError(
-                f"the trained model does not have the parameter {lost[0]!r} of Constrained: it is another model, or "
-                "the trainer replaced its parameters; build Constrained with the model that is trained"
+                f"the trained model does not have the parameter {lost[0]!r} of Constrained: it is"
+                " another model, or the trainer replaced its parameters; build Constrained with"
+                " the model that is trained"
             )
         saved = self.state_dict()
         self._place()
         self.load_state_dict(saved)  # onto the device where the parameters are now
         self.processes = Processes.of(model, self.parameters.tensors)
 
-    # From a mini-batch to [f, c] --------------------------------------------------------------------------------------
+    # From a mini-batch to [f, c] ------------------------------------------------------------------
 
     def batch(self, losses: Tensor | MiniBatch, *fields: Any) -> MiniBatch:
-        """The mini-batch with all that was given of it, in the order of the fields of `MiniBatch`."""
+        """The mini-batch with all that was given of it, in the order of the fields of
+        `MiniBatch`."""
         if isinstance(losses, Tensor):
             batch = MiniBatch(losses, *fields, self.parameters.tensors)  # type: ignore[call-arg]
         else:
             batch = self._complete(losses if isinstance(losses, MiniBatch) else MiniBatch(losses))
             if not isinstance(batch.losses, Tensor):
                 batch.check()  # explains it
-            doubled = [name for name, value in zip(MiniBatch._fields[1:-1], fields, strict=True) if value is not None]
+            doubled = [
+                name
+                for name, value in zip(MiniBatch._fields[1:-1], fields, strict=True)
+                if value is not None
+            ]
             if doubled:
-                raise ValueError(f"{doubled[0]}= was given beside MiniBatch, which has a field for it; put it there")
+                raise ValueError(
+                    f"{doubled[0]}= was given beside MiniBatch, which has a field for it; put it"
+                    " there"
+                )
         self._check_form(batch)
         if batch.losses.shape[:1] == (0,) and self.processes.alone:
-            raise ValueError("the mini-batch is empty: it has no losses, and so no mean; leave it out")
+            raise ValueError(
+                "the mini-batch is empty: it has no losses, and so no mean; leave it out"
+            )
         if batch.losses.device != self.parameters.device:
             raise ValueError(
-                f"the losses are on {batch.losses.device}, but the model is on {self.parameters.device}; compute them "
-                "from the model, on its device"
+                f"the losses are on {batch.losses.device}, but the model is on"
+                f" {self.parameters.device}; compute them from the model, on its device"
             )
         return batch
 
     def _check_form(self, batch: MiniBatch) -> None:
         """What shapes, precisions and names tell, of every mini-batch."""
         batch.check_form()
-        unknown = [] if batch.values is None else [name for name in batch.values if name not in self._handed_over]
+        unknown = (
+            []
+            if batch.values is None
+            else [name for name in batch.values if name not in self._handed_over]
+        )
         if unknown:
             known = ", ".join(map(repr, self._handed_over)) or "none"
             raise ValueError(
-                f"values has {unknown[0]!r}, which is not the name of a constraint; constraints.given() has: {known}"
+                f"values has {unknown[0]!r}, which is not the name of a constraint;"
+                f" constraints.given() has: {known}"
             )
 
     def _complete(self, batch: MiniBatch) -> MiniBatch:
         if not isinstance(batch, MiniBatch):
             raise TypeError(
-                f"a mini-batch must be fairbound.MiniBatch(losses, groups, ...), got {type(batch).__name__}"
+                "a mini-batch must be fairbound.MiniBatch(losses, groups, ...), got"
+                f" {type(batch).__name__}"
             )
         return batch._replace(parameters=self.parameters.tensors)
 
     def in_order(self, batch: MiniBatch, extra_batches: Sequence[MiniBatch]) -> list[MiniBatch]:
-        """One mini-batch for each that the method asks for: the main one where the objective is evaluated."""
+        """One mini-batch for each that the method asks for: the main one where the objective is
+        evaluated."""
         draws = self.draws
         if len(extra_batches) != draws - 1:
             raise ValueError(
-                f"{type(self.method).__name__} needs {draws} independent mini-batches a step, got "
-                f"{1 + len(extra_batches)}; pass the others "
-                "as extra_batches=[MiniBatch(losses, groups), ...], on newly drawn examples, under torch.no_grad(). "
-                f"{ONE_BATCH}"
+                f"{type(self.method).__name__} needs {draws} independent mini-batches a step, got"
+                f" {1 + len(extra_batches)}; pass the others as extra_batches=[MiniBatch(losses,"
+                f" groups), ...], on newly drawn examples, under torch.no_grad(). {ONE_BATCH}"
             )
         rest = iter(extra_batches)
         return [batch if i == self.main else self._complete(next(rest)) for i in range(draws)]
 
-    def drawn(self, evaluate: Callable[[int], MiniBatch], evaluates: str, size: int = 1) -> BatchStatistics:
+    def drawn(
+        self, evaluate: Callable[[int], MiniBatch], evaluates: str, size: int = 1
+    ) -> BatchStatistics:
         """Newly drawn examples."""
         with torch.set_grad_enabled("f" in evaluates):
             return self.statistics(self._complete(evaluate(size)))
@@ -193,10 +230,16 @@ class Steps(ABC):
             check_first(self.constraints, batch)
         if self.progress.attempts % CHECKED_EVERY == 0:
             check_same_parameters(self.model, self.parameters)
-        if self._checked and self.look and (batch.weight is not None or batch.objective is not None):
+        if (
+            self._checked
+            and self.look
+            and (batch.weight is not None or batch.objective is not None)
+        ):
             batch.check_numbers()
         self._checked = True
-        return BatchStatistics.of(self.constraints, batch, processes=self.processes if self.gathered else None)
+        return BatchStatistics.of(
+            self.constraints, batch, processes=self.processes if self.gathered else None
+        )
 
     def totals(self, batch: MiniBatch) -> SumsCounts:
         """Sums and counts of a mini-batch that is not differentiated."""
@@ -208,7 +251,7 @@ class Steps(ABC):
         totals = totals if self.processes.size == 1 else self.processes.summed(totals)
         return self.evaluation.estimate(totals, self.last, cells, self.look)
 
-    # Around a step ----------------------------------------------------------------------------------------------------
+    # Around a step --------------------------------------------------------------------------------
 
     @abstractmethod
     def backward(
@@ -245,10 +288,14 @@ class Steps(ABC):
     def start(self, batch: MiniBatch) -> None:
         """The method's initial state from a separate mini-batch."""
         if self.state is not None:
-            raise ValueError("the method has begun, and start() would discard its state; build a new Constrained")
+            raise ValueError(
+                "the method has begun, and start() would discard its state; build a new Constrained"
+            )
         first = self.estimate(self.totals(batch))
         if not bool(first.finite):
-            raise ValueError("the loss or a constraint is NaN or infinite on the mini-batch to start from")
+            raise ValueError(
+                "the loss or a constraint is NaN or infinite on the mini-batch to start from"
+            )
         self.state = self.begun(first)
 
     def advance(
@@ -258,14 +305,19 @@ class Steps(ABC):
         cells: Sequence[ShownCells | None],
         made: Tensor | None = None,
     ) -> None:
-        """A step was made by these mini-batches, unless `made` () bool says otherwise; this is the state after it."""
+        """A step was made by these mini-batches, unless `made` () bool says otherwise; this is the
+        state after it."""
         for estimate, shown in zip(estimates, cells, strict=True):
             self.evaluation.add(estimate, shown, made)
             if estimate.rows is not None:
                 rows = 1 + estimate.rows
                 self.last[rows] = torch.where(estimate.missing[1:], self.last[rows], estimate.c)  # type: ignore[index]
             else:
-                self.last = estimate.values if made is None else torch.where(made, estimate.values, self.last)
+                self.last = (
+                    estimate.values
+                    if made is None
+                    else torch.where(made, estimate.values, self.last)
+                )
         self.state = state
         table = self.last if self.gathered else None
         self.progress.add(state, estimates[self.main].values, estimates[-1], made, table, self.unit)
@@ -273,12 +325,13 @@ class Steps(ABC):
     def skip(self, estimate: BatchEstimate, scaler: torch.amp.GradScaler | None = None) -> StepInfo:
         """A step that is not made, since something was not finite."""
         if scaler is not None and scaler.is_enabled():
-            loss_scale(scaler, self.parameters.device)  # a new one steps only after it has scaled something
+            # a new one steps only after it has scaled something
+            loss_scale(scaler, self.parameters.device)
             self.parameters.poison_grads()
         self.progress.skip()
         return StepInfo(estimate, torch.zeros((), dtype=torch.bool))
 
-    # Saving -----------------------------------------------------------------------------------------------------------
+    # Saving ---------------------------------------------------------------------------------------
 
     @property
     def _cells(self) -> Sequence[str]:
@@ -297,7 +350,8 @@ class Steps(ABC):
         } | self.progress.state_dict()
 
     def _bounds(self) -> dict[str, float]:
-        """The smallest bound of every constraint, by what it averages and one of its rows: its unit shows in it."""
+        """The smallest bound of every constraint, by what it averages and one of its rows: its unit
+        shows in it."""
         names, bounds, row = self.constraints.names, {}, 0
         for part in self.constraints.parts:
             if isinstance(part, Constraint):
@@ -310,19 +364,32 @@ class Steps(ABC):
     def _check_bounds(self, saved: Mapping[str, float]) -> None:
         for name, now in self._bounds().items():
             if name not in saved:
-                raise ValueError(f"this loop constrains {name}, the saved state {'; '.join(saved) or 'no groups'}")
+                raise ValueError(
+                    f"this loop constrains {name}, the saved state"
+                    f" {'; '.join(saved) or 'no groups'}"
+                )
             before = saved[name]
             if before and now and not 0.1 < now / before < 10:
                 warnings.warn(
-                    f"the saved state was trained with a bound of {before:g}, and this loop has {now:g}: if the unit "
-                    "of the constraint changed, its multipliers no longer fit; start without the saved state",
+                    f"the saved state was trained with a bound of {before:g}, and this loop has"
+                    f" {now:g}: if the unit of the constraint changed, its multipliers no longer"
+                    " fit; start without the saved state",
                     UserWarning,
                     stacklevel=frames_of_ours(),
                 )
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         name, names = type(self.method).__name__, self.constraints.names
-        missing = {"method", "state", "bounds", "constraints", "running", "steps", "skipped", "history"} - set(saved)
+        missing = {
+            "method",
+            "state",
+            "bounds",
+            "constraints",
+            "running",
+            "steps",
+            "skipped",
+            "history",
+        } - set(saved)
         if missing:
             raise ValueError(f"this is not a state of Constrained: it has no {min(missing)!r}")
         if saved["method"] != name:
@@ -334,4 +401,7 @@ class Steps(ABC):
         self._check_bounds(saved["bounds"])
         self.progress.load_state_dict(saved)
         self.evaluation.load_state_dict(saved["running"])
-        self.state, self.last = state, torch.cat([self.last[:1], self.progress.last_values().to(self.last)])
+        self.state, self.last = (
+            state,
+            torch.cat([self.last[:1], self.progress.last_values().to(self.last)]),
+        )

@@ -9,7 +9,8 @@ from fairbound.benchmark.problems import Solution
 
 
 def minimizer(P: Tensor, q: Tensor, Q: Tensor, A: Tensor, b: Tensor, steps: int = 80) -> Solution:
-    """min 1/2 x'Px + q'x s.t. 1/2 x'Q_i x + A_i x <= b_i, by a primal-dual interior-point method, to rounding.
+    """min 1/2 x'Px + q'x s.t. 1/2 x'Q_i x + A_i x <= b_i, by a primal-dual interior-point method,
+    to rounding.
 
     Args:
         P: (n, n) positive definite.

@@ -1,7 +1,8 @@
 """A character language model: min loss on one kind of text s.t. loss on another <= BOUND.
 
-Both are Markov chains over the same characters with different transitions, so a model must tell from the context which
-one it reads. No model can fall below their entropies on new text. An example is a pair, one sequence of each kind.
+Both are Markov chains over the same characters with different transitions, so a model must tell
+from the context which one it reads. No model can fall below their entropies on new text. An example
+is a pair, one sequence of each kind.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ def transitions() -> Tensor:
 
 
 def texts() -> Tensor:
-    """(N, 2, context + 1) characters: a sequence of each chain, started at its stationary distribution."""
+    """(N, 2, context + 1) characters: a sequence of each chain, started at its stationary
+    distribution."""
     generator = torch.Generator().manual_seed(SEED + 1)
     found = []
     for chain in transitions():
-        rows = [torch.multinomial(torch.linalg.matrix_power(chain, 1000)[0], EXAMPLES, True, generator=generator)]
+        rows = [
+            torch.multinomial(
+                torch.linalg.matrix_power(chain, 1000)[0], EXAMPLES, True, generator=generator
+            )
+        ]
         for _ in range(CONTEXT):
             rows.append(torch.multinomial(chain[rows[-1]], 1, generator=generator)[:, 0])
         found.append(torch.stack(rows, 1))
@@ -43,7 +49,8 @@ class LanguageModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.characters = nn.Linear(CHARACTERS, WIDTH)  # of one-hot vectors: under vmap faster than an embedding
+        # of one-hot vectors: under vmap faster than an embedding
+        self.characters = nn.Linear(CHARACTERS, WIDTH)
         self.places = nn.Parameter(0.1 * torch.randn(CONTEXT, WIDTH))
         self.attention, self.mixed = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.hidden, self.head = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, CHARACTERS)
@@ -79,12 +86,17 @@ def build() -> Instance:
 PROBLEMS = (
     BenchmarkProblem(
         name="characters",
-        title=f"A small language model: loss on one kind of text, with the loss on another at most {BOUND:g}",
+        title=(
+            "A small language model: loss on one kind of text, with the loss on another at most"
+            f" {BOUND:g}"
+        ),
         family="control, physics, others",
         build=build,
         scale=SCALE,
         noise="which sequences a mini-batch draws",
         kinds="<= nonlinear",
-        origin="a bound on the loss of a second domain, as in constrained alignment of language models",
+        origin=(
+            "a bound on the loss of a second domain, as in constrained alignment of language models"
+        ),
     ),
 )

@@ -1,8 +1,9 @@
-"""Classes whose losses must be within a bound of each other: noisy digits, and a hundred Gaussian classes.
+"""Classes whose losses must be within a bound of each other: noisy digits, and a hundred Gaussian
+classes.
 
-Ten digits are 90 constraints on gaps, a hundred classes of unequal noise 9,900. The constraints are divided by sqrt(m),
-so that their vector has the size of one of them: the multipliers of so many noisy gaps would grow beyond what a step
-size for one constraint can bear.
+Ten digits are 90 constraints on gaps, a hundred classes of unequal noise 9,900. The constraints are
+divided by sqrt(m), so that their vector has the size of one of them: the multipliers of so many
+noisy gaps would grow beyond what a step size for one constraint can bear.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def digits() -> Instance:
     pixels, labels = load_digits(return_X_y=True)
     images = torch.from_numpy(pixels / 16).float().repeat(COPIES, 1)
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(SEED))
-    X, y = images - images.mean(0) + DIGITS_NOISE * noise, torch.from_numpy(labels).long().repeat(COPIES)
+    X, y = (
+        images - images.mean(0) + DIGITS_NOISE * noise,
+        torch.from_numpy(labels).long().repeat(COPIES),
+    )
     return parity(X, y, "digit", DIGITS_BOUND, BatchSpec(objective=120, cell=24))
 
 

@@ -1,14 +1,17 @@
-"""A constrained Markov decision process on a grid of 5 x 5 fields, with its exact value from a linear program.
+"""A constrained Markov decision process on a grid of 5 x 5 fields, with its exact value from a
+linear program.
 
     min -E V_r(s)   s.t.   E V_1(s) <= b_1,  E V_2(s) <= b_2          s: where an episode starts
 
-V is the discounted sum of rewards or costs under a softmax policy of 25 x 4 logits 3 x, by a linear solve in the exact
-model. A move goes aside with probability .1 to either side; a wall stops it. The corner at the lower right pays 1 each
-step and keeps who reaches it. The six fields in the middle of the second and third column cost 1 a step (hazard), and
-so do those of the upper row but its first (toll): the lower row is free of both, and a detour for most starts.
+V is the discounted sum of rewards or costs under a softmax policy of 25 x 4 logits 3 x, by a linear
+solve in the exact model. A move goes aside with probability .1 to either side; a wall stops it. The
+corner at the lower right pays 1 each step and keeps who reaches it. The six fields in the middle of
+the second and third column cost 1 a step (hazard), and so do those of the upper row but its first
+(toll): the lower row is free of both, and a detour for most starts.
 
-An example is a start. The best policy is deterministic in most states, which a softmax reaches at infinity only: F* and
-the multipliers are known, by the linear program over occupancy measures, and no x*.
+An example is a start. The best policy is deterministic in most states, which a softmax reaches at
+infinity only: F* and the multipliers are known, by the linear program over occupancy measures, and
+no x*.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from fairbound.benchmark.problems.expectation import expectation
 
 F64 = torch.float64
 SIDE, STATES, ACTIONS, DISCOUNT, ASIDE = 5, 25, 4, 0.9, 0.1
-MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left; the neighbors of a move are aside
+# up, right, down, left; the neighbors of a move are aside
+MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 GOAL, EXAMPLES = STATES - 1, 640
 BOUNDS = (0.5, 0.5)
 UNIT = 3.0  # logits are 3 x, which makes gradients of the size of 1
@@ -61,10 +65,13 @@ def _after(state: int, action: int) -> int:
 
 
 def starts() -> Tensor:
-    """(EXAMPLES, STATES) one-hot: fields of the two columns at the left, the upper ones more often."""
+    """(EXAMPLES, STATES) one-hot: fields of the two columns at the left, the upper ones more
+    often."""
     weight = torch.zeros(SIDE, SIDE, dtype=F64)
     weight[:, 0], weight[:, 1] = torch.tensor([5.0, 4, 3, 2, 1], dtype=F64), 0.5
-    drawn = torch.multinomial(weight.flatten(), EXAMPLES, True, generator=torch.Generator().manual_seed(0))
+    drawn = torch.multinomial(
+        weight.flatten(), EXAMPLES, True, generator=torch.Generator().manual_seed(0)
+    )
     return torch.nn.functional.one_hot(drawn, STATES).to(F64)
 
 
@@ -91,7 +98,8 @@ class Program(NamedTuple):
 
 
 def program() -> Program:
-    """min paid_0'd s.t. sum_a d(t, a) - discount sum P(t | s, a) d(s, a) = share of starts in t, paid_i'd <= b_i."""
+    """min paid_0'd s.t. sum_a d(t, a) - discount sum P(t | s, a) d(s, a) = share of starts in t,
+    paid_i'd <= b_i."""
     from scipy.optimize import linprog
 
     P, paid = model()
@@ -108,12 +116,20 @@ def program() -> Program:
     policy = np.where(reached > 0, d / np.maximum(reached, 1e-300), 1 / ACTIONS)
     slope = by_pair[:, 0] + by_pair[:, 1:] @ y - flow.T @ dual  # of the Lagrangian, >= 0
     gap = abs(found.fun - (dual @ first - y @ BOUNDS))
-    return Program(float(found.fun), y, policy, float(max(gap, -slope.min(), -y.min(), np.abs(slope * found.x).max())))
+    return Program(
+        float(found.fun),
+        y,
+        policy,
+        float(max(gap, -slope.min(), -y.min(), np.abs(slope * found.x).max())),
+    )
 
 
 def optimum() -> Optimum:
     found = program()
-    how = "the linear program over occupancy measures; the residual is that of its optimality conditions"
+    how = (
+        "the linear program over occupancy measures; the residual is that of its optimality"
+        " conditions"
+    )
     return Optimum(found.loss, found.gap, how, torch.from_numpy(found.y))
 
 

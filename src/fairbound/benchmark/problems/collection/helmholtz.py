@@ -1,9 +1,12 @@
-"""A network that solves the Helmholtz equation u'' + u = 0 on [-4, 4] from measurements of one half.
+"""A network that solves the Helmholtz equation u'' + u = 0 on [-4, 4] from measurements of one
+half.
 
-min mean squared error of noisy measurements on [-4, 0]  s.t.  mean squared residual of the equation on [-4, 4] <= BOUND
+min mean squared error of noisy measurements on [-4, 0]  s.t.  mean squared residual of the equation
+on [-4, 4] <= BOUND
 
-The equation continues the solution into the half without measurements. The exact one is sin(z + PHASE), in units where
-the wave number is 1. An example is a pair, a measurement and a point where the residual is taken.
+The equation continues the solution into the half without measurements. The exact one is sin(z +
+PHASE), in units where the wave number is 1. An example is a pair, a measurement and a point where
+the residual is taken.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ EXAMPLES, WIDTH, LENGTH, PHASE, NOISE, BOUND, SEED = 512, 24, 4.0, 0.5, 0.1, 0.0
 
 
 def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(1, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+    return nn.Sequential(
+        nn.Linear(1, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)
+    )
 
 
 FORWARD = make_functional(network())[0]
@@ -32,10 +37,13 @@ def solution(z: Tensor) -> Tensor:
 
 
 def derivatives(x: Tensor, z: Tensor) -> Tensor:
-    """(3, B): u, u' and u'' of the network at the points z (B,), carried from layer to layer by the chain rule."""
+    """(3, B): u, u' and u'' of the network at the points z (B,), carried from layer to layer by the
+    chain rule."""
     one = torch.ones_like(z)
     h = torch.stack([z, one, 0 * one])[..., None]  # (3, B, units)
-    tensors = [part.view(shape) for part, shape in zip(x.split(FORWARD.sizes), FORWARD.shapes, strict=True)]
+    tensors = [
+        part.view(shape) for part, shape in zip(x.split(FORWARD.sizes), FORWARD.shapes, strict=True)
+    ]
     *hidden, last = zip(tensors[::2], tensors[1::2], strict=True)
     only_u = h.new_tensor([1.0, 0.0, 0.0])[:, None, None]
     for weight, bias in hidden:
@@ -67,13 +75,19 @@ def build() -> Instance:
 PROBLEMS = (
     BenchmarkProblem(
         name="helmholtz",
-        title="Physics-informed network: fit of measurements, with the Helmholtz equation's residual at most 0.02",
+        title=(
+            "Physics-informed network: fit of measurements, with the Helmholtz equation's residual"
+            " at most 0.02"
+        ),
         family="control, physics, others",
         build=build,
         changed=True,
         scale=BOUND,
         noise="which measurements and which points of the residual a mini-batch draws",
         kinds="<= nonlinear",
-        origin="physics-informed networks with the residual as constraint, as in SQP-Adam's experiments",
+        origin=(
+            "physics-informed networks with the residual as constraint, as in SQP-Adam's"
+            " experiments"
+        ),
     ),
 )

@@ -1,13 +1,14 @@
-"""Twelve problems of Hock and Schittkowski's collection, with noise on gradients, constraints and Jacobians.
+"""Twelve problems of Hock and Schittkowski's collection, with noise on gradients, constraints and
+Jacobians.
 
-The formulas, starting points and solutions are those of W. Hock and K. Schittkowski, Test Examples for Nonlinear
-Programming Codes, Springer 1981; inequalities are turned to c <= 0 and bounds on x are inequalities, without noise. So
-that gradients along the way are of the size of 1, f and c are divided by constants, and problem 10 starts at a fifth of
-its (-10, 10). Each title says so.
+The formulas, starting points and solutions are those of W. Hock and K. Schittkowski, Test Examples
+for Nonlinear Programming Codes, Springer 1981; inequalities are turned to c <= 0 and bounds on x
+are inequalities, without noise. So that gradients along the way are of the size of 1, f and c are
+divided by constants, and problem 10 starts at a fifth of its (-10, 10). Each title says so.
 
-Twice, others solve the problem as well. 26: any (a, a, a) with a + a^3 + a^4 = 3 has f = 0, with a = 1 or a near -1.81,
-and f is flat there, so that the value alone is known. 40: so does the solution with the signs of x3 and x4 changed; the
-one stated is on the side of the start.
+Twice, others solve the problem as well. 26: any (a, a, a) with a + a^3 + a^4 = 3 has f = 0, with a
+= 1 or a near -1.81, and f is flat there, so that the value alone is known. 40: so does the solution
+with the signs of x3 and x4 changed; the one stated is on the side of the start.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ def problem(
 
     def optimum() -> Optimum:
         residual = kkt_residual(build(), *solution)
-        how = f"the value at {tuple(x)}, one of several minimizers; the residual is that of the KKT conditions there"
+        how = (
+            f"the value at {tuple(x)}, one of several minimizers; the residual is that of the KKT"
+            " conditions there"
+        )
         return Optimum(float(function(solution.x)[0]), residual, how, solution.y)
 
     shown = ", ".join(f"{one:g}" for one in dict.fromkeys(over[1]))
@@ -77,7 +81,10 @@ def problem(
         title=f"{text}; f is divided by {over[0]:g}, c by {shown}",
         family="known answers",
         build=build,
-        noise=f"xi'x added to f, zeta + Zx to c; sd {NOISE.gradient}, {NOISE.value} and {NOISE.jacobian}, centered",
+        noise=(
+            f"xi'x added to f, zeta + Zx to c; sd {NOISE.gradient}, {NOISE.value} and"
+            f" {NOISE.jacobian}, centered"
+        ),
         kinds=kinds,
         convex=convex,
         scale=1.0,
@@ -180,8 +187,11 @@ PROBLEMS = (
     ),
     problem(
         35,
-        "min 9 - 8 x1 - 6 x2 - 4 x3 + 2 x1^2 + 2 x2^2 + x3^2 + 2 x1 x2 + 2 x1 x3 s.t. x1 + x2 + 2 x3 <= 3, x >= 0",
-        lambda a, b, c: 9 - 8 * a - 6 * b - 4 * c + 2 * a**2 + 2 * b**2 + c**2 + 2 * a * b + 2 * a * c,
+        "min 9 - 8 x1 - 6 x2 - 4 x3 + 2 x1^2 + 2 x2^2 + x3^2 + 2 x1 x2 + 2 x1 x3 s.t. x1 + x2 + 2"
+        " x3 <= 3, x >= 0",
+        lambda a, b, c: (
+            9 - 8 * a - 6 * b - 4 * c + 2 * a**2 + 2 * b**2 + c**2 + 2 * a * b + 2 * a * c
+        ),
         lambda a, b, c: [a + b + 2 * c - 3, -a, -b, -c],
         [0.5, 0.5, 0.5],
         [4 / 3, 7 / 9, 4 / 9],
@@ -217,7 +227,8 @@ PROBLEMS = (
     ),
     problem(
         48,
-        "min (x1 - 1)^2 + (x2 - x3)^2 + (x4 - x5)^2 s.t. x1 + x2 + x3 + x4 + x5 = 5, x3 - 2 (x4 + x5) = -3",
+        "min (x1 - 1)^2 + (x2 - x3)^2 + (x4 - x5)^2 s.t. x1 + x2 + x3 + x4 + x5 = 5, x3 - 2 (x4 +"
+        " x5) = -3",
         lambda a, b, c, d, e: (a - 1) ** 2 + (b - c) ** 2 + (d - e) ** 2,
         lambda a, b, c, d, e: [a + b + c + d + e - 5, c - 2 * (d + e) + 3],
         [3, 5, -3, 2, -2],
@@ -232,7 +243,12 @@ PROBLEMS = (
         71,
         "min x1 x4 (x1 + x2 + x3) + x3 s.t. x1 x2 x3 x4 >= 25, 1 <= x <= 5, |x|^2 = 40",
         lambda a, b, c, d: a * d * (a + b + c) + c,
-        lambda *x: [25 - x[0] * x[1] * x[2] * x[3], *(1 - one for one in x), *(one - 5 for one in x), squares(x) - 40],
+        lambda *x: [
+            25 - x[0] * x[1] * x[2] * x[3],
+            *(1 - one for one in x),
+            *(one - 5 for one in x),
+            squares(x) - 40,
+        ],
         [1, 5, 5, 1],
         [1.0, 4.742999637264417, 3.821149984184874, 1.3794082931726723],
         [0.5522936601207269, 1.0878712286669408, 0, 0, 0, 0, 0, 0, 0, 0.16146856677050592],
@@ -241,4 +257,4 @@ PROBLEMS = (
         deterministic=range(1, 9),
         kinds="<= nonlinear, bounds; = quadratic",
     ),
-)  # fmt: skip
+)

@@ -1,7 +1,9 @@
-"""Least squares with 100 or 500 groups, whose losses must be near their mean: exact with 200 and 1,000 constraints.
+"""Least squares with 100 or 500 groups, whose losses must be near their mean: exact with 200 and
+1,000 constraints.
 
-The features of every group are whitened, X_g'X_g / n_g = I, so that its loss is 1/2 |x - t_g|^2 + 1/2 s_g with
-t_g = X_g'y_g / n_g: the quadratic part is the same for all groups, and gaps of losses are linear in x.
+The features of every group are whitened, X_g'X_g / n_g = I, so that its loss is 1/2 |x - t_g|^2 +
+1/2 s_g with t_g = X_g'y_g / n_g: the quadratic part is the same for all groups, and gaps of losses
+are linear in x.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ BOUNDS = {
 
 
 def generated(groups: int, seed: int = 0) -> Tensor:
-    """(ROWS, groups, FEATURES + 1): an example is an observation of every group, features and label."""
+    """(ROWS, groups, FEATURES + 1): an example is an observation of every group, features and
+    label."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -38,7 +41,8 @@ def generated(groups: int, seed: int = 0) -> Tensor:
 
 
 def values(x: Tensor, examples: Tensor) -> Tensor:
-    """f: the mean loss of the groups; c: gap - bound and -gap - bound of every group's loss to that mean."""
+    """f: the mean loss of the groups; c: gap - bound and -gap - bound of every group's loss to that
+    mean."""
     bound = BOUNDS[examples.shape[-2]]
     losses = 0.5 * (examples[..., :-1] @ x - examples[..., -1]).square()  # (B, groups)
     f = losses.mean(1, keepdim=True)
@@ -52,7 +56,9 @@ def solution(examples: Tensor) -> Solution:
     gap, rest = t.mean(0) - t, half - half.mean()
     eye = torch.eye(FEATURES, dtype=F64)
     flat = torch.zeros(2 * groups, FEATURES, FEATURES, dtype=F64)
-    return minimizer(eye, -t.mean(0), flat, torch.cat([gap, -gap]), BOUNDS[groups] + torch.cat([-rest, rest]))
+    return minimizer(
+        eye, -t.mean(0), flat, torch.cat([gap, -gap]), BOUNDS[groups] + torch.cat([-rest, rest])
+    )
 
 
 def build(groups: int) -> Instance:
@@ -64,7 +70,10 @@ def build(groups: int) -> Instance:
 PROBLEMS = tuple(
     BenchmarkProblem(
         name=name,
-        title=f"Least squares on {groups} groups whose losses are within {BOUNDS[groups]:g} of their mean",
+        title=(
+            f"Least squares on {groups} groups whose losses are within {BOUNDS[groups]:g} of their"
+            " mean"
+        ),
         family="many constraints",
         build=partial(build, groups),
         noise="which examples a mini-batch draws; an example is an observation of every group",
@@ -72,7 +81,9 @@ PROBLEMS = tuple(
         convex=True,
         scale=BOUNDS[groups],
         changed=groups == 100,
-        origin="the two-group loss gap of the paper on data whitened within groups, with more groups",
+        origin=(
+            "the two-group loss gap of the paper on data whitened within groups, with more groups"
+        ),
     )
     for name, groups in (("least-squares-groups", 100), ("least-squares-500-groups", 500))
 )

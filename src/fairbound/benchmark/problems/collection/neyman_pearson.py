@@ -1,7 +1,9 @@
-"""Neyman-Pearson classification of digits: min loss on the even ones s.t. loss on the odd ones <= BOUND.
+"""Neyman-Pearson classification of digits: min loss on the even ones s.t. loss on the odd ones <=
+BOUND.
 
-Logistic regression on the 64 pixels of scikit-learn's digits, with weight decay inside the loss, so that the solution
-is unique. An example is a pair, one digit of each class: every gradient sees both.
+Logistic regression on the 64 pixels of scikit-learn's digits, with weight decay inside the loss, so
+that the solution is unique. An example is a pair, one digit of each class: every gradient sees
+both.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ def values(x: Tensor, pairs: Tensor) -> Tensor:
 
 @cache
 def examples() -> Tensor:
-    """(N, 2, 65) pairs of an even and an odd digit; each in one pair, as far as there are even ones."""
+    """(N, 2, 65) pairs of an even and an odd digit; each in one pair, as far as there are even
+    ones."""
     pixels, digits = load_digits(return_X_y=True)
     scaled = torch.from_numpy(pixels / 16 - (pixels / 16).mean(0))
     inputs = torch.cat([scaled, torch.ones(len(scaled), 1)], 1).double()
     classes = [inputs[torch.from_numpy(digits % 2 == odd)] for odd in (0, 1)]
     size, generator = min(map(len, classes)), torch.Generator().manual_seed(SEED)
-    return torch.stack([one[torch.randperm(len(one), generator=generator)[:size]] for one in classes], 1)
+    return torch.stack(
+        [one[torch.randperm(len(one), generator=generator)[:size]] for one in classes], 1
+    )
 
 
 @cache
@@ -64,7 +69,10 @@ def build() -> Instance:
 PROBLEMS = (
     BenchmarkProblem(
         name="neyman-pearson",
-        title="Digits, logistic regression: loss on even digits, with the loss on odd ones at most 0.2",
+        title=(
+            "Digits, logistic regression: loss on even digits, with the loss on odd ones at"
+            " most 0.2"
+        ),
         family="known answers",
         build=build,
         changed=True,

@@ -2,8 +2,9 @@
 
     min -1/2 E |W'a|^2   s.t.   W'W = I,   W (20, 4)
 
-F* = -1/2 (the sum of the 4 largest eigenvalues of E aa'), by Fan's theorem. W is unique up to rotation, so that the
-value alone is known. The objective is concave: where the Lagrangian has no curvature, descent-ascent cycles.
+F* = -1/2 (the sum of the 4 largest eigenvalues of E aa'), by Fan's theorem. W is unique up to
+rotation, so that the value alone is known. The objective is concave: where the Lagrangian has no
+curvature, descent-ascent cycles.
 """
 
 from __future__ import annotations
@@ -20,16 +21,23 @@ from fairbound.benchmark.problems.expectation import expectation
 F64 = torch.float64
 DIMENSION, RANK, EXAMPLES = 20, 4, 640
 ROWS, COLUMNS = torch.triu_indices(RANK, RANK)
-HALF = torch.where(ROWS == COLUMNS, 0.5, 1.0).to(F64)  # so that all constraints have gradients of one size
+# so that all constraints have gradients of one size
+HALF = torch.where(ROWS == COLUMNS, 0.5, 1.0).to(F64)
 
 
 @cache
 def examples() -> Tensor:
     """(EXAMPLES, DIMENSION) with standard deviations 1, .95, .9, .85, then .5 and falling."""
     generator = torch.Generator().manual_seed(0)
-    deviation = torch.cat([torch.linspace(1.0, 0.85, RANK), torch.linspace(0.5, 0.1, DIMENSION - RANK)]).to(F64)
-    directions = torch.linalg.qr(torch.randn(DIMENSION, DIMENSION, dtype=F64, generator=generator))[0]
-    drawn: Tensor = deviation * torch.randn(EXAMPLES, DIMENSION, dtype=F64, generator=generator) @ directions.T
+    deviation = torch.cat(
+        [torch.linspace(1.0, 0.85, RANK), torch.linspace(0.5, 0.1, DIMENSION - RANK)]
+    ).to(F64)
+    directions = torch.linalg.qr(torch.randn(DIMENSION, DIMENSION, dtype=F64, generator=generator))[
+        0
+    ]
+    drawn: Tensor = (
+        deviation * torch.randn(EXAMPLES, DIMENSION, dtype=F64, generator=generator) @ directions.T
+    )
     return drawn
 
 
@@ -41,7 +49,10 @@ def values(x: Tensor, given: Tensor) -> Tensor:
 
 
 def build() -> Instance:
-    start = torch.randn(DIMENSION * RANK, dtype=F64, generator=torch.Generator().manual_seed(1)) / DIMENSION**0.5
+    start = (
+        torch.randn(DIMENSION * RANK, dtype=F64, generator=torch.Generator().manual_seed(1))
+        / DIMENSION**0.5
+    )
     return expectation(values, examples(), start, equalities=len(ROWS), batch=24)
 
 
@@ -51,7 +62,10 @@ def optimum() -> Optimum:
     largest, W = eigenvalues[-RANK:], vectors[:, -RANK:]
     y = torch.where(ROWS == COLUMNS, largest[ROWS], 0.0)
     residual = kkt_residual(build(), W.flatten(), y)
-    how = "eigenvalues of the covariance; the residual is that of the KKT conditions at its eigenvectors"
+    how = (
+        "eigenvalues of the covariance; the residual is that of the KKT conditions at its"
+        " eigenvectors"
+    )
     return Optimum(-0.5 * float(largest.sum()), residual, how)
 
 

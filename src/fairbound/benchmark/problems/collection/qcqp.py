@@ -1,10 +1,12 @@
 """A quadratic problem with quadratic constraints, all of them expectations.
 
-    min E 1/2 (h'x - t)^2   s.t.   E [1/2 ((w_i * z)'x)^2 + (a_i + .3 a_i * z)'x] <= b_i,   i = 1, ..., 8
+    min E 1/2 (h'x - t)^2   s.t.   E [1/2 ((w_i * z)'x)^2 + (a_i + .3 a_i * z)'x] <= b_i,
+            i = 1, ..., 8
 
-The form is that of Yan and Xu, "Adaptive primal-dual stochastic gradient method for expectation-constrained convex
-stochastic programs" (APriD), min E 1/2 |Hx - c|^2 s.t. E [1/2 x'Qx + a'x] <= b, with matrices of rank 1: an example is
-(h, t, z). The random Q_i and a_i of all constraints are made of one z, with weights w_i and a_i of their own.
+The form is that of Yan and Xu, "Adaptive primal-dual stochastic gradient method for
+expectation-constrained convex stochastic programs" (APriD), min E 1/2 |Hx - c|^2 s.t. E [1/2 x'Qx +
+a'x] <= b, with matrices of rank 1: an example is (h, t, z). The random Q_i and a_i of all
+constraints are made of one z, with weights w_i and a_i of their own.
 """
 
 from __future__ import annotations
@@ -68,7 +70,10 @@ def build() -> Instance:
 PROBLEMS = (
     BenchmarkProblem(
         name="qcqp",
-        title=f"Least squares in {N} variables with {M} convex quadratic constraints, all expectations",
+        title=(
+            f"Least squares in {N} variables with {M} convex quadratic constraints, all"
+            " expectations"
+        ),
         family="known answers",
         build=build,
         changed=True,

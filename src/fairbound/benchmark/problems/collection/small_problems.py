@@ -1,8 +1,9 @@
-"""Five problems in ten variables with closed-form solutions, each a difficulty of its own, with noise.
+"""Five problems in ten variables with closed-form solutions, each a difficulty of its own, with
+noise.
 
-p1: a convex quadratic with three linear constraints, one inactive. p2: a linear objective on a ball. p3: the outside of
-a ball, which is not convex. p4: a concave direction, where descent-ascent diverges. p5: nonsmooth, |x - a|_1 with a
-bound on the largest coordinate.
+p1: a convex quadratic with three linear constraints, one inactive. p2: a linear objective on a
+ball. p3: the outside of a ball, which is not convex. p4: a concave direction, where descent-ascent
+diverges. p5: nonsmooth, |x - a|_1 with a bound on the largest coordinate.
 """
 
 from __future__ import annotations
@@ -46,11 +47,21 @@ def quadratic() -> Known:
     def function(z: Tensor) -> Tensor:
         return torch.cat([0.5 * (z - a).square().sum()[None], A @ z - b])
 
-    return Known("min 1/2 |x - a|^2 s.t. A x <= b", "<= linear", True, function, torch.zeros(N, dtype=F64), x, y)
+    return Known(
+        "min 1/2 |x - a|^2 s.t. A x <= b",
+        "<= linear",
+        True,
+        function,
+        torch.zeros(N, dtype=F64),
+        x,
+        y,
+    )
 
 
 def unit_vector(seed: int) -> Tensor:
-    return normalize(torch.randn(N, dtype=F64, generator=torch.Generator().manual_seed(seed)), dim=0)
+    return normalize(
+        torch.randn(N, dtype=F64, generator=torch.Generator().manual_seed(seed)), dim=0
+    )
 
 
 def ball() -> Known:
@@ -93,7 +104,15 @@ def nonsmooth() -> Known:
         return torch.stack([(z - a).abs().sum(), z.amax() - 0.5])
 
     title = "min |x - a|_1 s.t. max x <= 0.5"
-    return Known(title, "<= nonsmooth", True, function, torch.zeros(N, dtype=F64), a.clamp(max=0.5), tensor(3))
+    return Known(
+        title,
+        "<= nonsmooth",
+        True,
+        function,
+        torch.zeros(N, dtype=F64),
+        a.clamp(max=0.5),
+        tensor(3),
+    )
 
 
 def problem(number: int, known: Known) -> BenchmarkProblem:
@@ -112,7 +131,10 @@ def problem(number: int, known: Known) -> BenchmarkProblem:
         title=known.title,
         family="known answers",
         build=build,
-        noise=f"xi'x added to f, zeta + Zx to c; sd {NOISE.gradient}, {NOISE.value} and {NOISE.jacobian}, centered",
+        noise=(
+            f"xi'x added to f, zeta + Zx to c; sd {NOISE.gradient}, {NOISE.value} and"
+            f" {NOISE.jacobian}, centered"
+        ),
         kinds=known.kinds,
         convex=known.convex,
         scale=1.0,
@@ -121,4 +143,6 @@ def problem(number: int, known: Known) -> BenchmarkProblem:
     )
 
 
-PROBLEMS = tuple(problem(i, make()) for i, make in enumerate((quadratic, ball, outside, concave, nonsmooth), 1))
+PROBLEMS = tuple(
+    problem(i, make()) for i, make in enumerate((quadratic, ball, outside, concave, nonsmooth), 1)
+)

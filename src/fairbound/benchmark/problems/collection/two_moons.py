@@ -1,9 +1,11 @@
-"""Two moons where every point has its own constraint: a loss of at most BOUND, on average over noise in its position.
+"""Two moons where every point has its own constraint: a loss of at most BOUND, on average over
+noise in its position.
 
-Feasible learning (Ramirez et al., 2025): no average hides a point that is hard. Each of POINTS points has COPIES copies
-with Gaussian noise: they are its group, of which a step draws one. Weight decay in the objective wants a smooth
-boundary, which leaves points at the tips of the moons with a large loss. The constraints are divided by sqrt(m), so
-that their vector has the size of one of them.
+Feasible learning (Ramirez et al., 2025): no average hides a point that is hard. Each of POINTS
+points has COPIES copies with Gaussian noise: they are its group, of which a step draws one. Weight
+decay in the objective wants a smooth boundary, which leaves points at the tips of the moons with a
+large loss. The constraints are divided by sqrt(m), so that their vector has the size of one of
+them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ def norms(forward: ModuleForward, bound: float) -> FunctionConstraint:
         (x,) = batch.parameters
         return torch.stack([torch.linalg.vector_norm(x[a:b]) - bound for a, b in places])
 
-    return FunctionConstraint(excess, tuple(f"norm of {name} <= {bound:g}" for name in forward.names), Cells((), ()))
+    return FunctionConstraint(
+        excess, tuple(f"norm of {name} <= {bound:g}" for name in forward.names), Cells((), ())
+    )
 
 
 def build() -> Instance:

@@ -1,4 +1,5 @@
-"""A Keras model's outputs and their vector-Jacobian product, computed by JAX; every batch size is compiled once."""
+"""A Keras model's outputs and their vector-Jacobian product, computed by JAX; every batch size is
+compiled once."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ class JaxModel:
 
     def __init__(self, model: Any, n: int, dtype: torch.dtype) -> None:
         if dtype == torch.float64 and not getattr(jax.config, "jax_enable_x64", False):
-            raise ValueError("the model is float64, which JAX rounds to float32; set JAX_ENABLE_X64=1 before it loads")
+            raise ValueError(
+                "the model is float64, which JAX rounds to float32; set JAX_ENABLE_X64=1 before it"
+                " loads"
+            )
         self.model = model
         self.inference = in_mode(model, training=False)
         self.dtype = str(dtype).removeprefix("torch.")
@@ -30,14 +34,19 @@ class JaxModel:
         return _to_torch(self._forward(self._frozen(), _to_jax(x), _to_jax(inputs)))
 
     def vjp(self, x: Tensor, inputs: Tensor, cotangent: Tensor) -> Tensor:
-        return _to_torch(self._backward(self._frozen(), _to_jax(x), _to_jax(inputs), _to_jax(cotangent)))
+        return _to_torch(
+            self._backward(self._frozen(), _to_jax(x), _to_jax(inputs), _to_jax(cotangent))
+        )
 
     def _frozen(self) -> list[Any]:
-        return [variable.value for variable in self.model.non_trainable_variables]  # their present values
+        # their present values
+        return [variable.value for variable in self.model.non_trainable_variables]
 
     def _call(self, frozen: Any, flat: Any, inputs: Any) -> Any:
         weights, start = [], 0
-        for size, shape, variable in zip(self.sizes, self.shapes, self.model.trainable_variables, strict=True):
+        for size, shape, variable in zip(
+            self.sizes, self.shapes, self.model.trainable_variables, strict=True
+        ):
             weights.append(flat[start : start + size].reshape(shape).astype(variable.dtype))
             start += size
         found, _ = self.model.stateless_call(weights, frozen, inputs, **self.inference)

@@ -1,9 +1,10 @@
 """A Keras model's outputs and their vector-Jacobian product, computed by TensorFlow.
 
-The whole flat vector is passed to TensorFlow and split inside the graph: a slice of a torch vector is not aligned as
-TensorFlow requires, and DLPack then aborts the process. Each input shape is traced once, for any batch size. `vjp`
-computes the outputs again instead of keeping them on a tape: a tape kept across two calls takes two to three times as
-long for a small model, and for a large one the second forward pass is a quarter of the work.
+The whole flat vector is passed to TensorFlow and split inside the graph: a slice of a torch vector
+is not aligned as TensorFlow requires, and DLPack then aborts the process. Each input shape is
+traced once, for any batch size. `vjp` computes the outputs again instead of keeping them on a tape:
+a tape kept across two calls takes two to three times as long for a small model, and for a large one
+the second forward pass is a quarter of the work.
 """
 
 from __future__ import annotations
@@ -55,8 +56,12 @@ class TensorFlowModel:
     def _call(self, flat: Any, inputs: Any) -> Any:
         variables = self.model.trainable_variables
         parts = zip(tf.split(flat, self.sizes), self.shapes, variables, strict=True)
-        weights = [tf.cast(tf.reshape(part, shape), variable.dtype) for part, shape, variable in parts]
-        found, _ = self.model.stateless_call(weights, self.model.non_trainable_variables, inputs, **self.inference)
+        weights = [
+            tf.cast(tf.reshape(part, shape), variable.dtype) for part, shape, variable in parts
+        ]
+        found, _ = self.model.stateless_call(
+            weights, self.model.non_trainable_variables, inputs, **self.inference
+        )
         found = tf.cast(found, self.dtype)
         return tf.squeeze(found, -1) if found.shape.rank > 1 and found.shape[-1] == 1 else found
 
@@ -70,8 +75,9 @@ class TensorFlowModel:
 class Graph:
     """A traced function of tensors with one output, called as an operation.
 
-    A `tf.function` first compares its arguments with its traces, and so does a concrete function: two thirds of the
-    time of a small model. Here the caller has chosen the graph by its arguments already.
+    A `tf.function` first compares its arguments with its traces, and so does a concrete function:
+    two thirds of the time of a small model. Here the caller has chosen the graph by its arguments
+    already.
     """
 
     def __init__(self, function: Callable[..., Any], *specs: Any) -> None:

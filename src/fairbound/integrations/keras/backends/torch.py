@@ -13,8 +13,8 @@ from fairbound.integrations.keras.validation import in_mode
 class TorchModel:
     """A Keras model on torch as a function of flat parameters.
 
-    `torch.func.functional_call` would have no effect, since Keras reads its own variables: `stateless_call` replaces
-    them.
+    `torch.func.functional_call` would have no effect, since Keras reads its own variables:
+    `stateless_call` replaces them.
     """
 
     def __init__(self, model: Any, n: int, dtype: torch.dtype) -> None:
@@ -29,6 +29,8 @@ class TorchModel:
         variables = self.model.trainable_variables
         parts = zip(x.split(self.sizes), self.shapes, variables, strict=True)
         weights = [part.view(shape).to(variable.value.dtype) for part, shape, variable in parts]
-        answer, _ = self.model.stateless_call(weights, self.model.non_trainable_variables, inputs, **self.inference)
+        answer, _ = self.model.stateless_call(
+            weights, self.model.non_trainable_variables, inputs, **self.inference
+        )
         found: Tensor = answer.to(self.dtype)
         return found.squeeze(-1) if found.ndim > 1 and found.shape[-1] == 1 else found
