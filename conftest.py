@@ -16,13 +16,13 @@ if SHARED.is_dir():
 OPTIONAL = {
     "keras": [
         "src/fairbound/integrations/keras/*.py",
-        "src/fairbound/integrations/keras/backends/*.py",
+        "src/fairbound/integrations/keras/_backends/*.py",
         "tests/keras_twins.py",
     ],
     "lightning": ["src/fairbound/integrations/lightning.py"],
     "transformers": ["src/fairbound/integrations/transformers.py"],
-    "tensorflow": ["src/fairbound/integrations/keras/backends/tensorflow.py"],
-    "jax": ["src/fairbound/integrations/keras/backends/jax.py"],
+    "tensorflow": ["src/fairbound/integrations/keras/_backends/tensorflow.py"],
+    "jax": ["src/fairbound/integrations/keras/_backends/jax.py"],
 }
 
 collect_ignore_glob = [

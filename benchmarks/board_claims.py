@@ -15,11 +15,11 @@ import sys
 
 import numpy as np
 
-from fairbound.benchmark.board.findings import interval, overall
-from fairbound.benchmark.board.results import PARTS, Board, InstanceName
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.study import load
-from fairbound.cli.report import stored_studies
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._study import load
+from fairbound.benchmark.board._findings import interval, overall
+from fairbound.benchmark.board._results import PARTS, Board, InstanceName
+from fairbound.cli._report import stored_studies
 
 
 def main(folder: str) -> int:

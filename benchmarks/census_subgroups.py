@@ -38,7 +38,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from fairbound import Constrained, DescentAscent, constraints
 from fairbound.constraints import Coded, Intersection
-from fairbound.data.attributes import parse_attributes
+from fairbound.data._attributes import parse_attributes
 from fairbound.metrics import Losses, group_loss_intervals
 
 FEATURES = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P", "ST")
@@ -62,7 +62,7 @@ Columns = dict[str, np.ndarray]
 def columns_of(prepared: str | None) -> Columns:
     if prepared is not None:
         return dict(np.load(prepared))
-    from fairbound.data.sources import load
+    from fairbound.data._sources import load
 
     found = load("acs:42states").columns
     return {name: found[name].astype(np.uint16) for name in (*FEATURES, LABEL)}

@@ -39,19 +39,19 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import Tensor
 
-from fairbound.constraints.constraint import Constraint
-from fairbound.constraints.notions import make_constraint
+from fairbound.constraints._constraint import Constraint
+from fairbound.constraints._notions import make_constraint
 from fairbound.data import load
-from fairbound.integrations.sklearn import corrections
-from fairbound.integrations.sklearn.certification import certify
-from fairbound.integrations.sklearn.corrections import CellMeans, Correction, Evaluated, Scores
-from fairbound.integrations.sklearn.cross_fitting import (
+from fairbound.integrations.sklearn import _corrections as corrections
+from fairbound.integrations.sklearn._certification import certify
+from fairbound.integrations.sklearn._corrections import CellMeans, Correction, Evaluated, Scores
+from fairbound.integrations.sklearn._cross_fitting import (
     CrossFitted,
     cross_fit_estimator,
     stratified_folds,
 )
-from fairbound.integrations.sklearn.membership import fit_membership
-from fairbound.integrations.sklearn.selection import correction_path, margins
+from fairbound.integrations.sklearn._membership import fit_membership
+from fairbound.integrations.sklearn._selection import correction_path, margins
 
 OVERALL, LARGEST, LEVEL = 0.05, 0.085, 0.95
 # by how much a bound is just violated; standard errors of a gap that can be certified

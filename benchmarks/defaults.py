@@ -25,8 +25,8 @@ from torch import Tensor
 
 from fairbound.algorithms import PHRALM, SPBM, SSLALM, DescentAscent, NuPI, Penalty
 from fairbound.core import Algorithm, Draw, Estimate, Sample
-from fairbound.training.hyperparams import numbers as numbers_of
-from fairbound.training.hyperparams import with_hyperparams
+from fairbound.training._hyperparams import numbers as numbers_of
+from fairbound.training._hyperparams import with_hyperparams
 
 F64, N = torch.float64, 10
 SCALES = (0.1, 1.0, 10.0, 50.0)

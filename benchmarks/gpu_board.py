@@ -22,11 +22,11 @@ from pathlib import Path
 
 import torch
 
-from fairbound.benchmark.problems.catalog import load, names
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.study import load as load_study
-from fairbound.benchmark.task import Run, Task
-from fairbound.training.runner import run
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._study import load as load_study
+from fairbound.benchmark._task import Run, Task
+from fairbound.benchmark.problems._catalog import load, names
+from fairbound.training._runner import run
 
 RUNS = (5, 20, 100, 400, 1_000)
 OURS = load_study("board").entries

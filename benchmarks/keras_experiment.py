@@ -29,13 +29,13 @@ import keras
 import torch
 from torch import Tensor
 
-from fairbound.benchmark import task as tasks
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.problems.catalog import Instance
-from fairbound.benchmark.results import Results
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.study import load
+from fairbound.benchmark import _task as tasks
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._results import Results
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._study import load
+from fairbound.benchmark.problems._catalog import Instance
 from fairbound.integrations.keras import make_functional
 
 # of the paper's Table 4

@@ -45,9 +45,9 @@ from fairbound import (
     SwitchingSubgradient,
     run,
 )
-from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.core import Algorithm
-from fairbound.data.samplers import Batch, SamplerStack
+from fairbound.data._samplers import Batch, SamplerStack
 from fairbound.integrations.keras import make_functional
 
 STEPS, EAGER_STEPS, ROUNDS = 400, 20, 7

@@ -27,10 +27,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.study import load
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._study import load
 
 METHODS = ("SGD", "SSLALM", "DescentAscent", "SwitchingSubgradient", "Penalty")
 LENGTHS = (600, 900, 1_200)  # steps: a task takes about a second

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from fairlearn import metrics as fairlearn
 
-from fairbound.constraints.subgroups import Intersection
-from fairbound.data import codebook
+from fairbound.constraints._subgroups import Intersection
+from fairbound.data import _codebook as codebook
 from fairbound.metrics import metric_intervals
-from fairbound.metrics.counts import Counts
+from fairbound.metrics._counts import Counts
 from fairbound.metrics.fairness_metrics import group_rates, values
 
 ROWS, GROUPS, ROUNDS = 195_000, 9, 5

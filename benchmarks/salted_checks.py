@@ -19,13 +19,13 @@ from dataclasses import replace
 
 import torch
 
-from fairbound.benchmark.board.checks import SALTED, _scales, salted_difference
-from fairbound.benchmark.problems.catalog import load
-from fairbound.benchmark.problems.salted import can_be_salted
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.study import load as load_study
-from fairbound.benchmark.task import Run, Task
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._study import load as load_study
+from fairbound.benchmark._task import Run, Task
+from fairbound.benchmark.board._checks import SALTED, _scales, salted_difference
+from fairbound.benchmark.problems._catalog import load
+from fairbound.benchmark.problems._salted import can_be_salted
 
 PROBLEMS = (
     "p1",

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairbound.benchmark.store import Store
+from fairbound.benchmark._store import Store
 
 WORKERS = (2, 8, 64, 512)
 # of Dask, sending a task, its answer and its events; --overhead measured 6 ms on two cores
@@ -51,8 +51,8 @@ def durations(folder: Path) -> list[float]:
 def whole_board(folder: Path) -> list[float]:
     """Seconds of every task of the default board: its work, times the recorded seconds for a unit
     of work by method."""
-    from fairbound.benchmark.plan import Plan
-    from fairbound.benchmark.study import load
+    from fairbound.benchmark._plan import Plan
+    from fairbound.benchmark._study import load
 
     seconds: dict[str, float] = {}
     work: dict[str, float] = {}

@@ -30,12 +30,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.entry import Entry
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.results import Results
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.study import Study, load
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._entry import Entry
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._results import Results
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._study import Study, load
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
 FILE = DATA / "acs" / "acsincome_2018_42states.parquet"

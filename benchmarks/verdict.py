@@ -45,9 +45,9 @@ from scipy.special import ndtri
 
 from fairbound import constraints
 from fairbound.auditing import Verdict, verdict
-from fairbound.data.readers import read_table
-from fairbound.data.synthetic import population
-from fairbound.data.table import Table
+from fairbound.data._readers import read_table
+from fairbound.data._synthetic import population
+from fairbound.data._table import Table
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
 FILE = DATA / "acs" / "acsincome_2018_42states.parquet"

@@ -14,11 +14,11 @@ from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
 import fairbound
-from fairbound.benchmark.board.entry_folder import EntryCard
-from fairbound.benchmark.entry import Entry, Paper
+from fairbound.benchmark._entry import Entry, Paper
+from fairbound.benchmark._study import Study
+from fairbound.benchmark.board._entry_folder import EntryCard
 from fairbound.benchmark.problems.table import SplitSpec, TableSpec
-from fairbound.benchmark.study import Study
-from fairbound.cli.app import app
+from fairbound.cli._app import app
 
 FILES = {  # what a file is for: the tables of its keys
     "Studies": {"Keys of the file": Study, "`[[entries]]`": Entry, "`[entries.paper]`": Paper},

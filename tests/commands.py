@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from fairbound.cli.app import app
+from fairbound.cli._app import app
 
 RUNNER = CliRunner()
 

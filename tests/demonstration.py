@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from fairbound.benchmark.board.results import Board, Cell, Curves, HeldOut, InstanceName
-from fairbound.benchmark.board.section import board_section
-from fairbound.benchmark.page import Page
+from fairbound.benchmark._page import Page
+from fairbound.benchmark._stored_study import Card, EntryInfo
+from fairbound.benchmark.board._results import Board, Cell, Curves, HeldOut, InstanceName
+from fairbound.benchmark.board._section import board_section
 from fairbound.benchmark.problems import Reference
-from fairbound.benchmark.problems.changes import CHANGES
-from fairbound.benchmark.stored_study import Card, EntryInfo
+from fairbound.benchmark.problems._changes import CHANGES
 
 METHODS = (
     "SSLALM",

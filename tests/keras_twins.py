@@ -17,7 +17,7 @@ from methods import bce
 from torch import Tensor
 
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split
-from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.constraints._notions import pairwise_loss_parity
 
 WIDTHS = (9, 64, 32, 1)
 ROWS = 2_000

@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector
 
 from fairbound import SSLALM, Constrained, DescentAscent, MiniBatch, constraints
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod
-from fairbound.integrations.torch.steps import StepInfo
+from fairbound.integrations.torch._steps import StepInfo
 
 F64 = torch.float64
 FIXED = {name: method for name, method in IN_A_LOOP.items() if method.batch_size_probs is None}

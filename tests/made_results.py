@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fairbound.benchmark.problems.catalog import Reference
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._results import Results, RunResult
+from fairbound.benchmark._stored_study import Card, EntryInfo, StoredRun, StoredStudy
+from fairbound.benchmark._study import Study
+from fairbound.benchmark.problems._catalog import Reference
 from fairbound.benchmark.problems.table import named_constraint
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.results import Results, RunResult
-from fairbound.benchmark.stored_study import Card, EntryInfo, StoredRun, StoredStudy
-from fairbound.benchmark.study import Study
 
 Tables = dict[str, dict[str, np.ndarray]]
 UNKNOWN = Reference(loss=0.0, start=1.0, scale=1.0, residual=None, exact=False, how="")

@@ -30,7 +30,7 @@ from fairbound.algorithms import (
     TrackedSQP,
 )
 from fairbound.algorithms.schedules import InverseSqrt, Linear
-from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 
 F64 = torch.float64

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split
-from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.constraint import FunctionConstraint
+from fairbound.constraints._cells import Cell, Cells
+from fairbound.constraints._constraint import FunctionConstraint
 from fairbound.core import Algorithm, Draw
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))

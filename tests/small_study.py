@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fairbound.benchmark.engine import Done, Engine, Progress
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.store import Store
-from fairbound.cli.engine import planned
+from fairbound.benchmark._engine import Done, Engine, Progress
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._store import Store
+from fairbound.cli._engine import planned
 
 ENTRIES = """
   { name = "SGD", method = "SGD", steps = 30 },

@@ -11,7 +11,7 @@ from torch import nn
 
 from fairbound import constraints
 from fairbound.constraints import Constraint
-from fairbound.constraints.contrasts import pairwise
+from fairbound.constraints._contrasts import pairwise
 
 EXAMPLES, GROUPS = 60, 3
 

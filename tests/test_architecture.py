@@ -104,10 +104,10 @@ def test_imports_point_one_way() -> None:
 
 # front end -> the others that it may import; sklearn/ reads a Keras model that a user gives it
 INTEGRATIONS = {
-    "groups": (),
+    "_groups": (),
     "torch": (),
-    "keras": ("groups", "torch"),
-    "sklearn": ("groups", "torch", "keras"),
+    "keras": ("_groups", "torch"),
+    "sklearn": ("_groups", "torch", "keras"),
     "lightning": ("torch",),
     "transformers": ("torch",),
 }
@@ -161,6 +161,28 @@ def test_the_package_has_twelve_entries() -> None:
         "_utils",
     }
     assert len(LAYERS) == 12
+
+
+PUBLIC_MODULES = {  # what the docs name besides packages; every other module is private
+    "core",
+    "algorithms.primal",
+    "algorithms.schedules",
+    "metrics.fairness_metrics",
+    "benchmark.problems.table",
+    "benchmark.problems.expectation",
+    "integrations.lightning",
+    "integrations.transformers",
+}
+
+
+def test_modules_that_are_not_for_users_have_an_underscore() -> None:
+    modules = {name.removeprefix("fairbound.") for name, path in MODULES.items() if is_module(path)}
+    public = {name for name in modules if not any(part[0] == "_" for part in name.split("."))}
+    assert public == PUBLIC_MODULES
+
+
+def is_module(path: Path) -> bool:
+    return path.name != "__init__.py"
 
 
 def in_a_fresh_process(code: str) -> str:

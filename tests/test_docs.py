@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import fairbound
-from fairbound.benchmark import study
+from fairbound.benchmark import _study as study
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

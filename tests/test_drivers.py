@@ -22,10 +22,10 @@ from two_groups import make_data, small
 
 import fairbound
 from fairbound import SSLALM, Constrained, DescentAscent, constraints, run
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.study import load as load_study
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._study import load as load_study
 from fairbound.core import Algorithm
-from fairbound.training.contract import check_contract
+from fairbound.training._contract import check_contract
 
 SOURCE = Path(fairbound.__file__).parent
 
@@ -164,7 +164,7 @@ def worst_group(monkeypatch: pytest.MonkeyPatch) -> str:
         made = constraints.pairwise_loss_parity(groups, bound=bound, by=by)
         names = [f"{name} no worse" for name in made.cells.names[1:]]
         entries = torch.cat([-torch.ones(len(names), 1), torch.eye(len(names))], 1).double()
-        contrast = constraints.contrasts.Matrix(tuple(names), entries)
+        contrast = constraints.Matrix(tuple(names), entries)
         return constraints.Constraint(made.cells, contrast, made.bound[: len(names)], by=by)
 
     name = "no_worse_than_the_first"

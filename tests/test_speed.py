@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from fairbound import SGD, SSLALM, Draw, Problem, StochasticGhost, SwitchingSubgradient
-from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.core import Algorithm
-from fairbound.data.samplers import Batch
-from fairbound.training.functional import make_functional
+from fairbound.data._samplers import Batch
+from fairbound.training._functional import make_functional
 
 SPEED = Path(__file__).parent.parent / "benchmarks" / "speed"
 if not SPEED.is_dir():

@@ -25,7 +25,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 import fairbound.data
-from fairbound.data.synthetic import LABEL, Population, band_of, band_shares
+from fairbound.data._synthetic import LABEL, Population, band_of, band_shares
 
 SMALLEST = 10  # people in a published cell
 STATES = {"OK": 40, "VA": 51}  # FIPS codes

@@ -26,7 +26,7 @@ from torch import Tensor
 from fairbound._utils.measuring import is_probe
 from fairbound.algorithms import ALGORITHMS
 from fairbound.core import Algorithm, Draw, MultiplierMethod, Sample
-from fairbound.training.contract import trial_step
+from fairbound.training._contract import trial_step
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "reference" / "algorithms"
@@ -57,7 +57,7 @@ def main() -> None:
 
 def stem(name: str) -> str:
     """The name of the method's file."""
-    return ALGORITHMS[name].__module__.rsplit(".", 1)[-1]
+    return ALGORITHMS[name].__module__.rsplit("._", 1)[-1]
 
 
 # The text -----------------------------------------------------------------------------------------
@@ -95,7 +95,8 @@ def page(name: str) -> str:
             "",
             (
                 "Source:"
-                f" [`src/fairbound/algorithms/{stem(name)}.py`](../../../src/fairbound/algorithms/{stem(name)}.py)."
+                f" [`src/fairbound/algorithms/_{stem(name)}.py`]"
+                f"(../../../src/fairbound/algorithms/_{stem(name)}.py)."
                 " All methods: [algorithms.md](../algorithms.md)."
             ),
             "",

@@ -1,5 +1,5 @@
 """Write how multiplier methods move x on each problem of the collection:
-problems/collection/primals.json.
+problems/_collection/primals.json.
 
     OMP_NUM_THREADS=1 python tools/make_primals.py               all problems
     OMP_NUM_THREADS=1 python tools/make_primals.py hs71 qcqp     these alone
@@ -20,8 +20,8 @@ import torch
 
 from fairbound.algorithms import SGD, primal
 from fairbound.benchmark.problems import load, names, reference
-from fairbound.benchmark.problems.catalog import PRIMALS
-from fairbound.training.runner import run
+from fairbound.benchmark.problems._catalog import PRIMALS
+from fairbound.training._runner import run
 
 RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 SEEDS = (200, 201, 202)

@@ -28,14 +28,14 @@ from torch import Tensor
 
 from fairbound.algorithms import PHRALM, SGD, AdaptivePI, DescentAscent, NuPI, TrackedSQP, primal
 from fairbound.algorithms.schedules import Linear
-from fairbound.benchmark.budget import examples_per_step
+from fairbound.benchmark._budget import examples_per_step
+from fairbound.benchmark._task import MAX_SUBPROBLEM, batch_sizes
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Reference, load
 from fairbound.benchmark.problems import table as table_problems
-from fairbound.benchmark.problems.catalog import FOLDER
-from fairbound.benchmark.problems.certificate import kkt_residual
-from fairbound.benchmark.task import MAX_SUBPROBLEM, batch_sizes
+from fairbound.benchmark.problems._catalog import FOLDER
+from fairbound.benchmark.problems._certificate import kkt_residual
 from fairbound.core import Algorithm, Primal
-from fairbound.training.runner import run
+from fairbound.training._runner import run
 
 STARTS = tuple(range(5))  # the board's seeds
 LONG_SEEDS = (200, 201, 202)  # no seeds of the board

@@ -31,7 +31,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils._pytree import tree_leaves
 
 from fairbound import Constrained, DescentAscent, constraints
-from fairbound.constraints import cells
+from fairbound.constraints import _cells as cells
 
 SIZES = (10, 1_000, 100_000, 1_000_000)
 INPUTS, WIDTH, BATCH, CHUNK = 64, 512, 512, 40

@@ -19,7 +19,7 @@ from setting import Stack, examples
 
 from fairbound.algorithms import ALGORITHMS, SSLALM
 from fairbound.core import Algorithm
-from fairbound.training import vectorized
+from fairbound.training import _vectorized as vectorized
 
 STEPS = {10: 100, 100: 20, 1000: 50}  # at a time, at least
 VARIANTS: dict[str, Algorithm] = {  # type: ignore[type-arg]

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from fairbound import BatchSpec, Problem, Sampler, run
-from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 from fairbound.data import Dataset, Split
-from fairbound.training.functional import make_functional
-from fairbound.training.runner import Run
+from fairbound.training._functional import make_functional
+from fairbound.training._runner import Run
 
 EXAMPLES = 14_333  # Oklahoma's training examples
 BOUND = 0.005

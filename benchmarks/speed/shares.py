@@ -21,9 +21,9 @@ from measuring import Checks, machine
 from setting import Stack
 
 from fairbound.algorithms import SGD, SSLALM, SwitchingSubgradient
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.study import load
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._study import load
 from fairbound.core import Algorithm
 
 STEPS = 400  # at least, in a call

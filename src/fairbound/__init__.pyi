@@ -21,28 +21,28 @@ from fairbound.core import Draw as Draw
 from fairbound.core import Estimate as Estimate
 from fairbound.core import MultiplierMethod as MultiplierMethod
 from fairbound.core import Sample as Sample
+from fairbound.data import BalancedBatchSampler as BalancedBatchSampler
+from fairbound.data import BatchSpec as BatchSpec
 from fairbound.data import Dataset as Dataset
+from fairbound.data import Sampler as Sampler
 from fairbound.data import Split as Split
-from fairbound.data.balanced_batch_sampler import BalancedBatchSampler as BalancedBatchSampler
-from fairbound.data.samplers import BatchSpec as BatchSpec
-from fairbound.data.samplers import Sampler as Sampler
 from fairbound.integrations.sklearn import FairClassifier as FairClassifier
 from fairbound.integrations.sklearn import FairPostprocessor as FairPostprocessor
 from fairbound.integrations.sklearn import trade_off_curve as trade_off_curve
-from fairbound.integrations.torch.constrained import Constrained as Constrained
-from fairbound.integrations.torch.kkt_report import report_kkt as report_kkt
-from fairbound.metrics.kkt import KKT as KKT
+from fairbound.integrations.torch import Constrained as Constrained
+from fairbound.integrations.torch import report_kkt as report_kkt
+from fairbound.metrics import KKT as KKT
 from fairbound.testing import check_algorithm as check_algorithm
 from fairbound.testing import check_constraint as check_constraint
-from fairbound.training.functional import initial_points as initial_points
-from fairbound.training.functional import load_flat as load_flat
-from fairbound.training.functional import make_functional as make_functional
-from fairbound.training.hyperparams import grid as grid
-from fairbound.training.problem import Problem as Problem
-from fairbound.training.records import Record as Record
-from fairbound.training.runner import Result as Result
-from fairbound.training.runner import Run as Run
-from fairbound.training.runner import run as run
+from fairbound.training import Problem as Problem
+from fairbound.training import Record as Record
+from fairbound.training import Result as Result
+from fairbound.training import Run as Run
+from fairbound.training import grid as grid
+from fairbound.training import initial_points as initial_points
+from fairbound.training import load_flat as load_flat
+from fairbound.training import make_functional as make_functional
+from fairbound.training import run as run
 
 __version__: str
 __all__: list[str]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairbound import AdaptivePI, primal
 from fairbound._utils.measuring import MEMORY, Measurements, is_probe, sampled
-from fairbound.algorithms.diagnostics import signs_of_infeasibility
+from fairbound.algorithms._diagnostics import signs_of_infeasibility
 from fairbound.core import Draw, Estimate, Sample, Sizes, inner
 
 F64 = torch.float64

@@ -26,7 +26,7 @@ from fairbound import (
 )
 from fairbound.algorithms import Adaptive, LevelConstrained, StochasticGhost, SwitchingSubgradient
 from fairbound.core import Algorithm, Draw, Estimate, refuse_equality
-from fairbound.training.contract import StepFacts, trial_step
+from fairbound.training._contract import StepFacts, trial_step
 
 # with settings that let them reach a solution at a distance of 1, whose multiplier is 1, soon
 SETTLING = METHODS | {
@@ -362,7 +362,7 @@ def test_a_fault_is_found_with_its_sentence(
     method: type[Algorithm[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a sound method takes fewer
-    monkeypatch.setattr("fairbound.testing.algorithms.MOST_STEPS", 2000)
+    monkeypatch.setattr("fairbound.testing._algorithms.MOST_STEPS", 2000)
     with pytest.raises(
         AssertionError, match=rf"{method.__name__} fails the check {FAULTS[method]}"
     ):

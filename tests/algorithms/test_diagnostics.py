@@ -18,7 +18,7 @@ from fairbound.algorithms import (
     StochasticGhost,
     SwitchingSubgradient,
 )
-from fairbound.algorithms.diagnostics import signs_of_infeasibility
+from fairbound.algorithms._diagnostics import signs_of_infeasibility
 
 SIGNS = {
     DescentAscent(): "multipliers still grow",

@@ -9,7 +9,7 @@ import torch
 from transcription import draws
 
 from fairbound.algorithms import ExactPenalty
-from fairbound.algorithms.exact_penalty import State
+from fairbound.algorithms._exact_penalty import State
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.core import Draw, Sample
 

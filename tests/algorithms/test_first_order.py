@@ -40,7 +40,7 @@ def test_penalty() -> None:
 
 def test_penalty_with_both_sides_at_bound_zero_is_eq_13() -> None:
     """[a]_+ + [-a]_+ = |a|: value and gradient of lambda * sum |gap|."""
-    from fairbound.constraints.notions import loss_parity
+    from fairbound.constraints._notions import loss_parity
 
     losses = torch.tensor([0.3, 0.9, 0.4], dtype=torch.float64)
     constraint = loss_parity(3, bound=0.0)

@@ -16,10 +16,10 @@ from transcription import draws, ghost_direction
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, run
 from fairbound.algorithms import StochasticGhost
 from fairbound.algorithms.schedules import Power
-from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.constraint import FunctionConstraint
+from fairbound.constraints._cells import Cell, Cells
+from fairbound.constraints._constraint import FunctionConstraint
 from fairbound.core import Draw
-from fairbound.data.samplers import Batch, SamplerStack
+from fairbound.data._samplers import Batch, SamplerStack
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])

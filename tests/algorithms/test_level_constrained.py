@@ -17,9 +17,9 @@ from transcription import MovingBalls, Quadratic, draws
 from fairbound import Constrained, constraints, initial_points, run
 from fairbound.algorithms import LevelConstrained
 from fairbound.algorithms.schedules import Power
-from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints._batch import MiniBatch
 from fairbound.core import Draw, Sample
-from fairbound.training.functional import zero_last_layer
+from fairbound.training._functional import zero_last_layer
 
 F64 = torch.float64
 

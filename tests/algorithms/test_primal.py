@@ -23,7 +23,7 @@ from fairbound.algorithms import (
 )
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Draw, Iterate, Primal, Sample, inner, main_draw
-from fairbound.training.hyperparams import with_hyperparams
+from fairbound.training._hyperparams import with_hyperparams
 
 F64 = torch.float64
 OPTIMIZERS: dict[str, tuple[Primal, Callable[[list[Tensor]], torch.optim.Optimizer]]] = {

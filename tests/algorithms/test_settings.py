@@ -12,7 +12,7 @@ import torch
 from fairbound import ALGORITHMS
 from fairbound.algorithms import PHRALM, SPBM, NuPI, SQPAdam, TrackedSQP
 from fairbound.algorithms.schedules import Power
-from fairbound.training.hyperparams import numbers
+from fairbound.training._hyperparams import numbers
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

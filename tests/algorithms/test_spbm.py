@@ -11,8 +11,8 @@ import torch
 from transcription import draws
 
 from fairbound.algorithms import SPBM
+from fairbound.algorithms._spbm import log_slope, reciprocal_slope
 from fairbound.algorithms.schedules import InverseSqrt, Linear
-from fairbound.algorithms.spbm import log_slope, reciprocal_slope
 from fairbound.core import Draw, Sample
 
 F64 = torch.float64

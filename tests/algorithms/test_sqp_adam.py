@@ -9,8 +9,8 @@ import torch
 from transcription import draws, ghost_direction
 
 from fairbound.algorithms import SQPAdam
+from fairbound.algorithms._sqp_adam import least_squares_multipliers
 from fairbound.algorithms._subproblems import ghost_direction as solved
-from fairbound.algorithms.sqp_adam import least_squares_multipliers
 from fairbound.core import Draw, Sample
 
 F64 = torch.float64

@@ -12,9 +12,9 @@ from commands import call
 from sklearn.metrics import log_loss
 
 from fairbound.auditing import audit, audit_columns
-from fairbound.metrics.counts import Counts
+from fairbound.metrics._counts import Counts
+from fairbound.metrics._intervals import spread
 from fairbound.metrics.fairness_metrics import METRICS, Metric, values
-from fairbound.metrics.intervals import spread
 
 
 def people(rows: int = 3000, seed: int = 0) -> dict[str, np.ndarray]:

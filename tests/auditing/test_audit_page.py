@@ -15,9 +15,9 @@ import pytest
 from browsing import browsed, needs_browser
 
 from fairbound._utils.drawing import DOT, INK, TITLE, svg
-from fairbound.auditing import page as audit_page
-from fairbound.auditing.audits import Audit, audit
-from fairbound.auditing.figures import (
+from fairbound.auditing import _page as audit_page
+from fairbound.auditing._audits import Audit, audit
+from fairbound.auditing._figures import (
     MAX_GROUPS,
     MAX_OUTLINES,
     PANELS,
@@ -26,9 +26,9 @@ from fairbound.auditing.figures import (
     roc,
     scores,
 )
-from fairbound.auditing.page import page, write_page
-from fairbound.auditing.text import RATE_WORDS, capital, explained, number, title, why_undefined
-from fairbound.metrics.counts import RATES
+from fairbound.auditing._page import page, write_page
+from fairbound.auditing._text import RATE_WORDS, capital, explained, number, title, why_undefined
+from fairbound.metrics._counts import RATES
 
 NASTY = (
     "<script>document.title='x'</script>",

@@ -14,11 +14,11 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 
 from fairbound.auditing import Audit, audit, compare
-from fairbound.auditing.comparisons import change
-from fairbound.auditing.page import comparison_page, page
+from fairbound.auditing._comparisons import change
+from fairbound.auditing._page import comparison_page, page
+from fairbound.metrics._intervals import IntervalEstimate
+from fairbound.metrics._reference_gaps import ERROR_RATES
 from fairbound.metrics.fairness_metrics import METRICS
-from fairbound.metrics.intervals import IntervalEstimate
-from fairbound.metrics.reference_gaps import ERROR_RATES
 
 
 def table(seed: int, rows: int = 1500) -> dict[str, np.ndarray]:

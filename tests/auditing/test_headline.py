@@ -16,11 +16,11 @@ from browsing import browsed, needs_browser
 from commands import call
 
 from fairbound.auditing import Audit, audit, audit_columns
-from fairbound.auditing.headline import answers
-from fairbound.auditing.page import page
-from fairbound.data.where import rows_where
-from fairbound.metrics.counts import Counts
-from fairbound.metrics.reference_gaps import reference_gaps
+from fairbound.auditing._headline import answers
+from fairbound.auditing._page import page
+from fairbound.data._where import rows_where
+from fairbound.metrics._counts import Counts
+from fairbound.metrics._reference_gaps import reference_gaps
 
 # ProPublica 2016, two-year recidivism: race -> true negatives, false positives, false negatives,
 # true positives

@@ -11,11 +11,13 @@ import pytest
 import torch
 from commands import call
 
-from fairbound.auditing import audit, audits
-from fairbound.cli import audit as audit_cli
-from fairbound.cli import printing
-from fairbound.metrics import fairness_metrics, group_losses
-from fairbound.metrics.counts import Counts
+from fairbound.auditing import _audits as audits
+from fairbound.auditing import audit
+from fairbound.cli import _audit as audit_cli
+from fairbound.cli import _printing as printing
+from fairbound.metrics import _group_losses as group_losses
+from fairbound.metrics import fairness_metrics
+from fairbound.metrics._counts import Counts
 from fairbound.metrics.fairness_metrics import values
 
 

@@ -18,7 +18,7 @@ from tables import skewed, two
 from fairbound import constraints
 from fairbound.auditing import Gap, Verdict, examples_needed, verdict
 from fairbound.constraints import Cell, Cells, Constraint
-from fairbound.constraints.contrasts import Matrix
+from fairbound.constraints._contrasts import Matrix
 
 ROOT = Path(__file__).parents[2]
 TWO = ["A", "B"]

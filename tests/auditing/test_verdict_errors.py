@@ -21,7 +21,7 @@ from tables import skewed, two
 
 from fairbound import constraints
 from fairbound.auditing import verdict
-from fairbound.auditing.decisions import mean_above, rate_above
+from fairbound.auditing._decisions import mean_above, rate_above
 
 ROOT = Path(__file__).parents[2]
 TWO = ["A", "B"]

@@ -9,17 +9,18 @@ import pytest
 import torch
 
 from fairbound import verdict
-from fairbound.benchmark import answer, study
-from fairbound.benchmark.answer import NEXT, answer_table, findings
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.measuring import held_out
-from fairbound.benchmark.page import Page
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.plots import PLOTS
-from fairbound.benchmark.results import Results
-from fairbound.benchmark.sections import QUESTION, study_section
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.tables import TABLES
+from fairbound.benchmark import _answer as answer
+from fairbound.benchmark import _study as study
+from fairbound.benchmark._answer import NEXT, answer_table, findings
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._measuring import held_out
+from fairbound.benchmark._page import Page
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._plots import PLOTS
+from fairbound.benchmark._results import Results
+from fairbound.benchmark._sections import QUESTION, study_section
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._tables import TABLES
 from fairbound.constraints import pairwise_loss_parity
 
 from ..small_study import small_plan, small_study

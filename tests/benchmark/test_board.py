@@ -11,19 +11,19 @@ import pytest
 
 from fairbound.algorithms import primal
 from fairbound.algorithms.schedules import Power
-from fairbound.benchmark.board.findings import overall
-from fairbound.benchmark.board.results import Board, InstanceName
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.entry import TUNING_POINTS, TUNING_SEEDS, Entry
-from fairbound.benchmark.plan import Plan
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._entry import TUNING_POINTS, TUNING_SEEDS, Entry
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._sections import read_page
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._stored_study import StoredStudy
+from fairbound.benchmark._study import load
+from fairbound.benchmark._task import Run, Task
+from fairbound.benchmark.board._findings import overall
+from fairbound.benchmark.board._results import Board, InstanceName
 from fairbound.benchmark.problems import load as load_problem
 from fairbound.benchmark.problems import names
-from fairbound.benchmark.problems.changes import CHANGES
-from fairbound.benchmark.sections import read_page
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import StoredStudy
-from fairbound.benchmark.study import load
-from fairbound.benchmark.task import Run, Task
+from fairbound.benchmark.problems._changes import CHANGES
 
 PROBLEM = """
 import torch
@@ -100,7 +100,7 @@ def test_a_page_is_made_without_building_a_problem(
         raise AssertionError("a problem is built, or loaded")
 
     Path(problem).unlink()
-    for name in ("task.built_instance", "task.load", "plan.load", "problems.catalog.load"):
+    for name in ("_task.built_instance", "_task.load", "_plan.load", "problems._catalog.load"):
         monkeypatch.setattr(f"fairbound.benchmark.{name}", forbidden)
     (study,) = Store(tmp_path / "results").studies().values()
     stored = StoredStudy.from_json(study)

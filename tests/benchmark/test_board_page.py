@@ -16,13 +16,13 @@ from browsing import browsed, needs_browser
 from demonstration import demonstration
 
 from fairbound._utils.drawing import TITLE
-from fairbound.benchmark.board.figures import curves, ends, profiles, scatter
-from fairbound.benchmark.board.findings import finding, overall
-from fairbound.benchmark.board.results import PARTS, Board, Curves, HeldOut, InstanceName
-from fairbound.benchmark.board.scoring import reached
-from fairbound.benchmark.board.section import board_section
-from fairbound.benchmark.board.tables import heldout_table
-from fairbound.benchmark.page import Page
+from fairbound.benchmark._page import Page
+from fairbound.benchmark.board._figures import curves, ends, profiles, scatter
+from fairbound.benchmark.board._findings import finding, overall
+from fairbound.benchmark.board._results import PARTS, Board, Curves, HeldOut, InstanceName
+from fairbound.benchmark.board._scoring import reached
+from fairbound.benchmark.board._section import board_section
+from fairbound.benchmark.board._tables import heldout_table
 
 FILES = r'href="((?:tables|figures)/[^"]+)"'
 WAIT = "await new Promise(done => setTimeout(done, 100));"  # for the address to change

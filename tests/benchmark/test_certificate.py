@@ -5,9 +5,9 @@ import torch
 
 from fairbound import BatchSpec, Problem, Split, constraints
 from fairbound.benchmark.problems import Instance
-from fairbound.benchmark.problems.certificate import derivatives, fitted, kkt_residual
+from fairbound.benchmark.problems._certificate import derivatives, fitted, kkt_residual
 from fairbound.benchmark.problems.expectation import expectation
-from fairbound.data.dataset import Dataset
+from fairbound.data._dataset import Dataset
 
 F64 = torch.float64
 

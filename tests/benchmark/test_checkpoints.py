@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from small_study import small_plan, small_study
 
-from fairbound.benchmark import computing as module
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.entry import Entry
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.task import Run, Task
-from fairbound.training.checkpoint import Checkpoint
-from fairbound.training.vectorized import VectorizedRuns
+from fairbound.benchmark import _computing as module
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._entry import Entry
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._task import Run, Task
+from fairbound.training._checkpoint import Checkpoint
+from fairbound.training._vectorized import VectorizedRuns
 
 ENTRIES = """
   { name = "SSL-ALM", method = "SSLALM", steps = 60 },

@@ -18,12 +18,12 @@ import pytest
 from commands import call
 from small_study import BROKEN, carry_out, contents, small_plan
 
-from fairbound.benchmark import cluster as module
-from fairbound.benchmark.engine import Engine, parse_shard
-from fairbound.benchmark.job_queues import cluster_options, parse_queue
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.work_log import WorkLog
+from fairbound.benchmark import _cluster as module
+from fairbound.benchmark._engine import Engine, parse_shard
+from fairbound.benchmark._job_queues import cluster_options, parse_queue
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._work_log import WorkLog
 
 distributed = pytest.importorskip("distributed", reason="workers need the extra cli")
 dask = pytest.importorskip("dask", reason="workers need the extra cli")
@@ -133,13 +133,13 @@ def test_a_worker_with_other_data_or_code_is_refused_in_a_sentence(
     plan: Plan, there: Engine, tmp_path: Path
 ) -> None:
     def other_code(dask_worker: Any = None) -> None:
-        import fairbound.benchmark.cluster as cluster
+        import fairbound.benchmark._cluster as cluster
 
         cluster.code_hash = lambda: "other"
 
     def as_before(dask_worker: Any = None) -> None:
-        import fairbound.benchmark.cluster as cluster
-        from fairbound.benchmark.fingerprint import code_hash
+        import fairbound.benchmark._cluster as cluster
+        from fairbound.benchmark._fingerprint import code_hash
 
         cluster.code_hash = code_hash
 

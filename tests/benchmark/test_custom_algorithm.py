@@ -12,15 +12,15 @@ import pytest
 import torch
 from methods import classification
 
-from fairbound.benchmark.custom_algorithm import (
+from fairbound.benchmark._custom_algorithm import (
     CustomAlgorithm,
     load_custom_algorithm,
     tried_algorithm,
 )
-from fairbound.benchmark.study import Study, load
+from fairbound.benchmark._study import Study, load
 from fairbound.core import Algorithm
-from fairbound.training.hyperparams import structure
-from fairbound.training.runner import run
+from fairbound.training._hyperparams import structure
+from fairbound.training._runner import run
 
 METHOD = '''
 from __future__ import annotations

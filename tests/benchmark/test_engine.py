@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from small_study import BROKEN, ENTRIES, carry_out, contents, small_plan, small_study
 
-from fairbound.benchmark.engine import Engine, complete_all
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.store import Store
+from fairbound.benchmark._engine import Engine, complete_all
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._store import Store
 
 TWO = Engine(processes=2)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fairbound.algorithms import primal
-from fairbound.benchmark.entry import primal_step
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.study import load, load_entries
-from fairbound.benchmark.task import Run, Task
+from fairbound.benchmark._entry import primal_step
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._study import load, load_entries
+from fairbound.benchmark._task import Run, Task
 
 OWN = Path(__file__).parents[2] / "examples" / "own_algorithm.py"
 

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from commands import call
 
-from fairbound.benchmark import budget
-from fairbound.benchmark.board.checks import check, difference, salted_difference, warnings_of
-from fairbound.benchmark.board.entry_folder import EntryFolder
-from fairbound.benchmark.board.limits import Limits
-from fairbound.benchmark.budget import examples_per_step, step_facts
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.store import Store
+from fairbound.benchmark import _budget as budget
+from fairbound.benchmark._budget import examples_per_step, step_facts
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._store import Store
+from fairbound.benchmark.board._checks import check, difference, salted_difference, warnings_of
+from fairbound.benchmark.board._entry_folder import EntryFolder
+from fairbound.benchmark.board._limits import Limits
 
 DOCS = (Path(__file__).parents[2] / "docs" / "guides" / "board.md").read_text()
 CARD = """

@@ -3,8 +3,8 @@
 import torch
 
 from fairbound.benchmark.problems import Instance, Solution
+from fairbound.benchmark.problems._scaled import scaled_instance
 from fairbound.benchmark.problems.expectation import Noise, centered, noisy
-from fairbound.benchmark.problems.scaled import scaled_instance
 
 F64 = torch.float64
 START = torch.tensor([0.5, -1.0, 2.0], dtype=F64)

@@ -18,8 +18,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import fairbound
-from fairbound.benchmark import fingerprint
-from fairbound.benchmark.fingerprint import checksum, code_hash, key
+from fairbound.benchmark import _fingerprint as fingerprint
+from fairbound.benchmark._fingerprint import checksum, code_hash, key
 
 PACKAGE = Path(fairbound.__file__).parent
 FEW = examples(max_examples=50, deadline=None)
@@ -114,7 +114,7 @@ from pathlib import Path
 package = Path(sys.argv[1])
 sys.modules["fairbound"] = types.ModuleType("fairbound")
 sys.modules["fairbound"].__path__ = [str(package)]
-from fairbound.benchmark.fingerprint import checksum, code_hash, key
+from fairbound.benchmark._fingerprint import checksum, code_hash, key
 print(key({"b": 1, "a": 2.5}), checksum({"n": np.arange(3)}), code_hash())
 """
     ours = f"{key({'b': 1, 'a': 2.5})} {checksum({'n': np.arange(3)})} {code_hash()}"
@@ -193,7 +193,7 @@ def test_the_same_sources_elsewhere_have_the_same_hash(copy: Path) -> None:
     assert code_hash.__wrapped__() == code_hash()
 
 
-@pytest.mark.parametrize("name", ["core.py", "algorithms/ssl_alm.py", "benchmark/new.py"])
+@pytest.mark.parametrize("name", ["core.py", "algorithms/_ssl_alm.py", "benchmark/new.py"])
 def test_an_edited_or_new_file_is_other_code(copy: Path, name: str) -> None:
     with (copy / name).open("a") as file:
         file.write("\nnew = 1\n")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fairbound.benchmark import plan
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.front import on_front
-from fairbound.benchmark.results import Results
-from fairbound.benchmark.sections import study_section
-from fairbound.benchmark.store import Store
+from fairbound.benchmark import _plan as plan
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._front import on_front
+from fairbound.benchmark._results import Results
+from fairbound.benchmark._sections import study_section
+from fairbound.benchmark._store import Store
 
 from ..small_study import small_plan, small_study
 

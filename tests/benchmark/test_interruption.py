@@ -28,8 +28,8 @@ import pyarrow.parquet as parquet
 import pytest
 from small_study import small_study
 
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.store import Store
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._store import Store
 
 pytestmark = pytest.mark.skipif(
     os.name != "posix", reason="forks, sessions and kill -9 are of POSIX systems"
@@ -62,7 +62,7 @@ def serve() -> None:
     import torch
     import torch._dynamo
 
-    import fairbound.cli.app  # noqa: F401
+    import fairbound.cli._app  # noqa: F401
     from fairbound.cli import main
     from fairbound.data import load
 

@@ -12,8 +12,8 @@ import torch
 
 from fairbound.algorithms import SSLALM, DescentAscent
 from fairbound.benchmark.problems import load, reference
-from fairbound.benchmark.problems.certificate import derivatives, kkt_residual
-from fairbound.benchmark.problems.collection import (
+from fairbound.benchmark.problems._certificate import derivatives, kkt_residual
+from fairbound.benchmark.problems._collection import (
     grid_world,
     hock_schittkowski,
     least_squares,
@@ -21,9 +21,9 @@ from fairbound.benchmark.problems.collection import (
     qcqp,
     small_problems,
 )
-from fairbound.benchmark.problems.collection._convex import minimizer
-from fairbound.benchmark.problems.scaled import scaled_instance
-from fairbound.training.runner import run
+from fairbound.benchmark.problems._collection._convex import minimizer
+from fairbound.benchmark.problems._scaled import scaled_instance
+from fairbound.training._runner import run
 
 MODULES = (least_squares, qcqp, hock_schittkowski, small_problems, grid_world, orthogonal)
 ALL = [problem.name for module in MODULES for problem in module.PROBLEMS]

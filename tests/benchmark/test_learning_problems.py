@@ -11,16 +11,16 @@ from torch import Tensor
 
 from fairbound.algorithms import DescentAscent, primal
 from fairbound.benchmark.problems import Instance, load, reference, table
-from fairbound.benchmark.problems.certificate import kkt_residual
-from fairbound.benchmark.problems.collection import (
+from fairbound.benchmark.problems._certificate import kkt_residual
+from fairbound.benchmark.problems._collection import (
     characters,
     helmholtz,
     neyman_pearson,
     weight_norms,
 )
-from fairbound.benchmark.problems.scaled import scaled_instance
+from fairbound.benchmark.problems._scaled import scaled_instance
 from fairbound.core import Algorithm, Primal
-from fairbound.training.runner import run
+from fairbound.training._runner import run
 
 SIZES = {  # n, m, training examples
     "neyman-pearson": (65, 1, 891),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairbound.benchmark.measuring import Evaluator, Recorder, by_group, parts_at_end
-from fairbound.training.records import Record
+from fairbound.benchmark._measuring import Evaluator, Recorder, by_group, parts_at_end
+from fairbound.training._records import Record
 
 from ..small_study import small_plan
 

@@ -8,9 +8,9 @@ from dataclasses import fields
 import pytest
 
 from fairbound.algorithms import ALGORITHMS
-from fairbound.benchmark.entry import SCHEDULES, Entry
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.study import Study, load
+from fairbound.benchmark._entry import SCHEDULES, Entry
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._study import Study, load
 
 FILES = {"methods-ok-race": "paper-ok-race", "methods-va-marital": "paper-va-marital"}
 EVERY_FILE = pytest.mark.parametrize("name", FILES)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_results import Made, stored_study
 
-from fairbound.benchmark.paper_statements import (
+from fairbound.benchmark._paper_statements import (
     STUDY,
     Figure,
     Statement,
@@ -20,9 +20,9 @@ from fairbound.benchmark.paper_statements import (
     statements_table,
     verdict,
 )
-from fairbound.benchmark.results import Results
-from fairbound.benchmark.sections import paper_section
-from fairbound.benchmark.study import load
+from fairbound.benchmark._results import Results
+from fairbound.benchmark._sections import paper_section
+from fairbound.benchmark._study import load
 
 STUDIES = {name for line in statements() for name in STUDY.findall(f"{line.study} {line.claims}")}
 

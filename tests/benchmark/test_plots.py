@@ -15,17 +15,17 @@ import pytest
 import torch
 
 from fairbound._utils.drawing import TITLE, panels, style, svg, write_pdf
-from fairbound.benchmark import plots
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.plots import PLOTS, End, draw_ends, shared_axis
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.results import BoundedGaps, ReportItem, Results
-from fairbound.benchmark.sections import study_section
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import StoredStudy
-from fairbound.benchmark.study import Study, load
-from fairbound.metrics.counts import Counts
+from fairbound.benchmark import _plots as plots
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._plots import PLOTS, End, draw_ends, shared_axis
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._results import BoundedGaps, ReportItem, Results
+from fairbound.benchmark._sections import study_section
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._stored_study import StoredStudy
+from fairbound.benchmark._study import Study, load
+from fairbound.metrics._counts import Counts
 from fairbound.metrics.fairness_metrics import values
 
 Cells = dict[str, list[StoredResult]]
@@ -444,9 +444,9 @@ def test_five_groups_from_a_store(tmp_path: Path) -> None:
 
 def test_pyplot_stays_unloaded() -> None:
     script = (
-        "import sys; from fairbound.benchmark.sections import study_section\n"
+        "import sys; from fairbound.benchmark._sections import study_section\n"
         "from fairbound._utils.drawing import svg\n"
-        "from fairbound.benchmark.plots import End, draw_ends\n"
+        "from fairbound.benchmark._plots import End, draw_ends\n"
         "early = {'matplotlib', 'jinja2'} & set(sys.modules)\n"
         "svg(draw_ends({'train': [End('a', 0.5, 0.1, 0.2, 0.1)]}, '', 'violation'))\n"
         "print(sorted(early), 'matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairbound.benchmark.board.findings import overall
-from fairbound.benchmark.board.results import Board, Curves, InstanceName
-from fairbound.benchmark.board.scoring import bootstrap, end_merit, merit, reached
-from fairbound.benchmark.board.section import board_section
-from fairbound.benchmark.page import Page
+from fairbound.benchmark._page import Page
+from fairbound.benchmark._stored_study import Card, EntryInfo
+from fairbound.benchmark.board._findings import overall
+from fairbound.benchmark.board._results import Board, Curves, InstanceName
+from fairbound.benchmark.board._scoring import bootstrap, end_merit, merit, reached
+from fairbound.benchmark.board._section import board_section
 from fairbound.benchmark.problems import Reference
-from fairbound.benchmark.problems.changes import CHANGES
-from fairbound.benchmark.stored_study import Card, EntryInfo
+from fairbound.benchmark.problems._changes import CHANGES
 
 # A tenth of the loss gap is 0.1, a tenth of the scale 0.002
 REFERENCE = Reference(loss=1.0, start=2.0, scale=0.02, residual=None, exact=False, how="by hand")

@@ -25,12 +25,12 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import fairbound
-from fairbound.benchmark import result_file
-from fairbound.benchmark import store as store_module
-from fairbound.benchmark.environment import cpu_model, describe
-from fairbound.benchmark.fingerprint import key
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.store import Store
+from fairbound.benchmark import _result_file as result_file
+from fairbound.benchmark import _store as store_module
+from fairbound.benchmark._environment import cpu_model, describe
+from fairbound.benchmark._fingerprint import key
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._store import Store
 
 PACKAGE = Path(fairbound.__file__).parent
 FEW = examples(max_examples=50, deadline=None)  # a busy disk is no failure
@@ -59,11 +59,11 @@ from typing import Any
 import numpy as np
 sys.modules["fairbound"] = types.ModuleType("fairbound")
 sys.modules["fairbound"].__path__ = [sys.argv[1]]
-from fairbound.benchmark import fingerprint, result_file
-from fairbound.benchmark import store as store_module
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.fingerprint import checksum, code_hash, key
-from fairbound.benchmark.store import Store
+from fairbound.benchmark import _fingerprint as fingerprint, _result_file as result_file
+from fairbound.benchmark import _store as store_module
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._fingerprint import checksum, code_hash, key
+from fairbound.benchmark._store import Store
 """
 
 

@@ -22,13 +22,13 @@ from fairbound.algorithms import (
     SwitchingSubgradient,
 )
 from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear
-from fairbound.benchmark.entry import SCHEDULES, Entry, Printed
-from fairbound.benchmark.plan import Plan
+from fairbound.benchmark._entry import SCHEDULES, Entry, Printed
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._study import Study, load, names, paper_names
+from fairbound.benchmark._task import examples_of_step
 from fairbound.benchmark.problems.table import PAPER_NOTIONS, SplitSpec
-from fairbound.benchmark.study import Study, load, names, paper_names
-from fairbound.benchmark.task import examples_of_step
-from fairbound.data.attributes import parse_attribute
-from fairbound.data.codebook import codes
+from fairbound.data._attributes import parse_attribute
+from fairbound.data._codebook import codes
 
 # saves the iterates of both branches, as Algorithm 3 prints
 SSw = partial(SwitchingSubgradient, feasible_only=False)

@@ -11,8 +11,8 @@ import torch
 
 from fairbound.algorithms import DescentAscent
 from fairbound.benchmark.problems import load, names, table
-from fairbound.benchmark.problems.scaled import scaled_instance
-from fairbound.training.runner import run
+from fairbound.benchmark.problems._scaled import scaled_instance
+from fairbound.training._runner import run
 
 TABLES = [name for name in names() if name.startswith("income-") and load(name).on_board]
 SPEC = """

@@ -17,23 +17,23 @@ from made_results import Made, stored_study
 from scipy import stats
 from small_study import small_plan, small_study
 
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.entry import Paper, Printed
-from fairbound.benchmark.paper_comparison import PAPERS_CHOICE
-from fairbound.benchmark.problems.table import SplitSpec
-from fairbound.benchmark.report_table import ReportTable, frame_csv, frame_of, latex
-from fairbound.benchmark.results import ReportItem, Results
-from fairbound.benchmark.sections import study_section
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import StoredStudy
-from fairbound.benchmark.study import load
-from fairbound.benchmark.tables import (
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._entry import Paper, Printed
+from fairbound.benchmark._paper_comparison import PAPERS_CHOICE
+from fairbound.benchmark._report_table import ReportTable, frame_csv, frame_of, latex
+from fairbound.benchmark._results import ReportItem, Results
+from fairbound.benchmark._sections import study_section
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._stored_study import StoredStudy
+from fairbound.benchmark._study import load
+from fairbound.benchmark._tables import (
     TABLES,
     fairness_table,
     split_table,
     summary_table,
     tuning_table,
 )
+from fairbound.benchmark.problems.table import SplitSpec
 
 SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}
 PARTS = ("train", "validation", "test")
@@ -390,7 +390,7 @@ def test_a_table_is_added_in_one_place(two: Made, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(
         TABLES, "accuracy", ReportItem("Accuracy", lambda results: True, accuracy_table)
     )
-    monkeypatch.setattr("fairbound.benchmark.sections.PLOTS", {})
+    monkeypatch.setattr("fairbound.benchmark._sections.PLOTS", {})
     section = study_section(two.read)
     assert set(section.tables["accuracy"].to_text().split()) >= {"SGD", "SSL-ALM", "accuracy"}
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 from commands import call
 
-from fairbound.benchmark.engine import Engine
-from fairbound.benchmark.measuring import Evaluator
-from fairbound.benchmark.plan import Plan
-from fairbound.benchmark.problems import catalog
-from fairbound.benchmark.result_file import StoredResult
-from fairbound.benchmark.results import Results
-from fairbound.benchmark.store import Store
-from fairbound.benchmark.stored_study import StoredStudy
-from fairbound.benchmark.study import load
-from fairbound.benchmark.task import Run, Task, built_instance
-from fairbound.training.compile import COMPILED
+from fairbound.benchmark._engine import Engine
+from fairbound.benchmark._measuring import Evaluator
+from fairbound.benchmark._plan import Plan
+from fairbound.benchmark._result_file import StoredResult
+from fairbound.benchmark._results import Results
+from fairbound.benchmark._store import Store
+from fairbound.benchmark._stored_study import StoredStudy
+from fairbound.benchmark._study import load
+from fairbound.benchmark._task import Run, Task, built_instance
+from fairbound.benchmark.problems import _catalog as catalog
+from fairbound.training._compile import COMPILED
 
 STEPS = 12
 
@@ -117,7 +117,7 @@ def test_compiled_batches_come_back_the_same(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a killed process had compiled is lost: a second compilation gives the same bits."""
-    monkeypatch.setattr("fairbound.training.compile.LONG", STEPS)
+    monkeypatch.setattr("fairbound.training._compile.LONG", STEPS)
     one = Plan(replace(plan.study.with_entries((), only=("SSL-ALM",)), splits=1))
     stores = [Store(tmp_path / name) for name in ("first", "second")]
     for store in stores:
@@ -170,7 +170,7 @@ def test_pages_are_read_without_building_a_problem(
         raise AssertionError("a problem is built, or loaded")
 
     monkeypatch.setattr(catalog, "load", forbidden)
-    monkeypatch.setattr("fairbound.benchmark.task.built_instance", forbidden)
+    monkeypatch.setattr("fairbound.benchmark._task.built_instance", forbidden)
     monkeypatch.setattr("fairbound.benchmark.problems.table._build", forbidden)
     results = Results.read(stored(done), done)
     found = results.summary("test")
@@ -190,8 +190,8 @@ def test_other_code_leaves_the_store_as_it_is_and_is_named(
     shutil.copytree(done.folder, store.folder)
     keys, older = keys_of(plan), stored(store).stale(store)
     assert older == []
-    monkeypatch.setattr("fairbound.benchmark.stored_study.code_hash", lambda: "edited")
-    monkeypatch.setattr("fairbound.benchmark.task.code_hash", lambda: "edited")
+    monkeypatch.setattr("fairbound.benchmark._stored_study.code_hash", lambda: "edited")
+    monkeypatch.setattr("fairbound.benchmark._task.code_hash", lambda: "edited")
     assert keys_of(Plan(plan.study)) == keys
     assert plan.compute(store, Engine()).runs == 0
     assert len(stored(store).stale(store)) == 16

@@ -14,7 +14,7 @@ import pytest
 from commands import RUNNER, call
 from scipy.stats import binomtest
 
-from fairbound.cli.app import app
+from fairbound.cli._app import app
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ class TestAudit:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("fairbound._utils.files.tempfile.TemporaryFile", full)
-        monkeypatch.setattr("fairbound.data.readers.read_columns", None)  # nothing is read
+        monkeypatch.setattr("fairbound.data._readers.read_columns", None)  # nothing is read
         assert "cannot be written" in call(*options, "--json", tmp_path / "a.json", code=1)
 
     @pytest.mark.parametrize("way", ["same", "relative", "symlink", "hardlink", "folder link"])

@@ -8,7 +8,7 @@ import pytest
 from commands import call
 
 from fairbound import Algorithm, MultiplierMethod, check_algorithm
-from fairbound.benchmark.custom_algorithm import load_custom_algorithm
+from fairbound.benchmark._custom_algorithm import load_custom_algorithm
 
 PROBLEM = (
     (Path(__file__).parents[2] / "docs" / "guides" / "board.md")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from commands import call
 
-from fairbound.benchmark import study
-from fairbound.benchmark.engine import Engine, complete_all
-from fairbound.benchmark.store import Store
-from fairbound.cli import reproduce
+from fairbound.benchmark import _study as study
+from fairbound.benchmark._engine import Engine, complete_all
+from fairbound.benchmark._store import Store
+from fairbound.cli import _reproduce as reproduce
 
 FEW = ("paper-ok-race", "tune-ok-fairret")
 
@@ -79,7 +79,7 @@ def test_one_command_computes_times_and_reports_and_does_nothing_twice(
 ) -> None:
     monkeypatch.setattr(study, "names", lambda: FEW)
     monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path))  # no census here: the synthetic one
-    monkeypatch.setattr("fairbound.data.acs_files.available", lambda folder=None: [])
+    monkeypatch.setattr("fairbound.data._acs_files.available", lambda folder=None: [])
     folders = ("--out", tmp_path / "results", "--to", tmp_path / "report")
     options = ("--seeds", "1", "--steps", "3", "--jobs", "1", *folders)
     said = " ".join(call("reproduce", *options).split())

@@ -12,11 +12,13 @@ import time
 import pytest
 from commands import call
 
-from fairbound.benchmark.board.checks import SAMPLE
-from fairbound.benchmark.board.limits import Limits
-from fairbound.benchmark.problems import catalog
-from fairbound.benchmark.study import load
-from fairbound.cli import enter, options, printing
+from fairbound.benchmark._study import load
+from fairbound.benchmark.board._checks import SAMPLE
+from fairbound.benchmark.board._limits import Limits
+from fairbound.benchmark.problems import _catalog as catalog
+from fairbound.cli import _enter as enter
+from fairbound.cli import _options as options
+from fairbound.cli import _printing as printing
 
 HEAVY = (
     "torch",
@@ -32,7 +34,7 @@ HEAVY = (
 HELP_OF_ALL = """
 import contextlib, io, json, sys
 from typer.main import get_command
-from fairbound.cli.app import app
+from fairbound.cli._app import app
 
 def called(group, path):
     for name, command in group.commands.items():

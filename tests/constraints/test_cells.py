@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairbound.constraints.cells import Cell, Cells
+from fairbound.constraints._cells import Cell, Cells
 
 CPU = torch.device("cpu")
 

@@ -26,10 +26,10 @@ from fairbound import (
     run,
 )
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, Penalty
-from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.constraint import Constraint, FunctionConstraint
-from fairbound.constraints.constraint_set import ConstraintSet
-from fairbound.constraints.contrasts import Matrix, against_mean, each
+from fairbound.constraints._cells import Cell, Cells
+from fairbound.constraints._constraint import Constraint, FunctionConstraint
+from fairbound.constraints._constraint_set import ConstraintSet
+from fairbound.constraints._contrasts import Matrix, against_mean, each
 from fairbound.core import Algorithm
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairbound import Constrained, DescentAscent, MiniBatch, constraints
-from fairbound.constraints.contrasts import (
+from fairbound.constraints._contrasts import (
     Contrast,
     Each,
     Matrix,

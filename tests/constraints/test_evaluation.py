@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.constraint import Constraint, FunctionConstraint
-from fairbound.constraints.constraint_set import ConstraintSet
-from fairbound.constraints.contrasts import Matrix
-from fairbound.constraints.layouts import BlockedLayout, GroupedLayout, Term
-from fairbound.constraints.linear import SumsCounts
-from fairbound.constraints.statistics import Statistic, soft_positive
+from fairbound.constraints._batch import MiniBatch
+from fairbound.constraints._cells import Cell, Cells
+from fairbound.constraints._constraint import Constraint, FunctionConstraint
+from fairbound.constraints._constraint_set import ConstraintSet
+from fairbound.constraints._contrasts import Matrix
+from fairbound.constraints._layouts import BlockedLayout, GroupedLayout, Term
+from fairbound.constraints._linear import SumsCounts
+from fairbound.constraints._statistics import Statistic, soft_positive
 
 F64 = torch.float64
 many = settings(max_examples=80, deadline=None, derandomize=True)

@@ -17,8 +17,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import KKT, Constrained, Dataset, MiniBatch, Problem, constraints, report_kkt
 from fairbound.algorithms import SGD
-from fairbound.constraints.contrasts import against_mean, against_pooled, pairwise
-from fairbound.constraints.statistics import Statistic
+from fairbound.constraints._contrasts import against_mean, against_pooled, pairwise
+from fairbound.constraints._statistics import Statistic
 
 NAMES = ["A", "B", "C"]
 BOUND = 0.07

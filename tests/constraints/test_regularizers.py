@@ -7,7 +7,7 @@ import torch
 
 from fairbound import BatchSpec, Dataset, Problem, Sampler, Split, run
 from fairbound.algorithms import SGD
-from fairbound.constraints.regularizers import FairretNorm
+from fairbound.constraints._regularizers import FairretNorm
 
 fairret = pytest.importorskip(
     "fairret", reason="the fairret library is the oracle; pip install fairret"

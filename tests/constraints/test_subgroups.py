@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbound.constraints.subgroups import OTHER, Against, Banded, Coded, Intersection
-from fairbound.data import codebook
+from fairbound.constraints._subgroups import OTHER, Against, Banded, Coded, Intersection
+from fairbound.data import _codebook as codebook
 
 SEX = Coded("SEX", (1, 2), ("male", "female"))
 RACE = Coded("RACE", ("w", "b", "a"), ("white", "black", "asian"))

@@ -18,8 +18,11 @@ import torch
 from census import DATA, needs_extract
 from folktables.load_acs import load_acs
 
-from fairbound.data import acs, acs_files, best, codebook, load
-from fairbound.data.tasks import TASKS, CensusTask, apply
+from fairbound.data import _acs as acs
+from fairbound.data import _acs_files as acs_files
+from fairbound.data import _codebook as codebook
+from fairbound.data import best, load
+from fairbound.data._tasks import TASKS, CensusTask, apply
 
 EDGY = {  # values on both sides of every threshold of the tasks
     "AGEP": [0, 15, 16, 17, 18, 19, 34, 35, 64, 65, 89, 90, 99],

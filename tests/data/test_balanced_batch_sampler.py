@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairbound.data.balanced_batch_sampler import BalancedBatchSampler
+from fairbound.data._balanced_batch_sampler import BalancedBatchSampler
 
 T = TypeVar("T")
 few = settings(max_examples=60, deadline=None, derandomize=True)

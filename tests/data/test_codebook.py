@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from census import DATA, needs_extract
 
-from fairbound.constraints.subgroups import Banded, Coded, Intersection
-from fairbound.data import codebook
-from fairbound.data.acs import NEWER, STATES
-from fairbound.data.tasks import TASKS
+from fairbound.constraints._subgroups import Banded, Coded, Intersection
+from fairbound.data import _codebook as codebook
+from fairbound.data._acs import NEWER, STATES
+from fairbound.data._tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 DICTIONARY = DATA / "acs" / "PUMS_Data_Dictionary_2018.csv"
@@ -138,7 +138,7 @@ def test_the_embedded_table_is_what_the_tool_extracts(tmp_path: Path) -> None:
 
 @needs_extract("42states")
 def test_every_code_of_a_million_real_rows_is_known() -> None:
-    from fairbound.data.acs import load
+    from fairbound.data._acs import load
 
     people = load(["42states"], folder=DATA)
     attributes = tuple(codebook.attribute(name, missing=0) for name in people.features)

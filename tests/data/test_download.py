@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from fairbound.data import acs
-from fairbound.data.download import fetch
+from fairbound.data import _acs as acs
+from fairbound.data._download import fetch
 
 PATH = "/2018/1-Year/csv_pok.zip"
 HEADER = "SERIALNO,ST,AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP,PWGTP,NOTE\n"

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fairbound import ALGORITHMS, BatchSpec, Problem, Sampler, initial_points, make_functional, run
-from fairbound.constraints.notions import pairwise_loss_parity
-from fairbound.constraints.subgroups import Against
+from fairbound.constraints._notions import pairwise_loss_parity
+from fairbound.constraints._subgroups import Against
 from fairbound.data import load, paper_split, scaled
-from fairbound.data.synthetic import population
-from fairbound.metrics.counts import Counts
+from fairbound.data._synthetic import population
+from fairbound.metrics._counts import Counts
 
 WHITE = Against("RAC1P", 1, ("white", "non-white"))
 FEATURES = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX")

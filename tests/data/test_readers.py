@@ -18,8 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbound.data import table_files
-from fairbound.data.readers import column_of, read_columns, read_table, table_of
+from fairbound.data import _table_files as table_files
+from fairbound.data._readers import column_of, read_columns, read_table, table_of
 
 COLUMNS: dict[str, list[Any]] = {
     "age": [30, 41, 52, 63],

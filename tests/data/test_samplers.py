@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fairbound import BatchSpec, Sampler, Split
-from fairbound.constraints.cells import Cell, Cells
-from fairbound.data.samplers import SamplerStack
+from fairbound.constraints._cells import Cell, Cells
+from fairbound.data._samplers import SamplerStack
 
 CELLS = Cells((Cell("a"), Cell("b")), (torch.arange(0, 60), torch.arange(60, 100)))
 # even: training, odd: multipliers

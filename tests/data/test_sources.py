@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairbound.data import Table, load, parse_attribute, parse_attributes, random_split, sources
+from fairbound.data import Table, load, parse_attribute, parse_attributes, random_split
+from fairbound.data import _sources as sources
 
 
 def test_files_and_synthetic_data(tmp_path) -> None:
@@ -57,7 +58,7 @@ def test_real_data_by_name(acs_ok) -> None:
 
 
 def test_without_real_data_the_synthetic_census_is_best(monkeypatch) -> None:
-    monkeypatch.setattr("fairbound.data.acs_files.available", lambda folder=None: ())
+    monkeypatch.setattr("fairbound.data._acs_files.available", lambda folder=None: ())
     assert sources.best("OK") == sources.best("ok") == "synthetic:OK"
     with pytest.raises(
         FileNotFoundError, match=r"no file of TX for Income, 2018 .* has OK, VA only; .*acs:TX"

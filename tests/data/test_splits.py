@@ -15,11 +15,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from fairbound import BatchSpec, Dataset, Sampler, Split, initial_points
-from fairbound.constraints.cells import Cells
-from fairbound.constraints.subgroups import Against, Attribute, Coded
-from fairbound.data.readers import read_table
-from fairbound.data.samplers import SamplerStack
-from fairbound.data.splits import paper_split, random_split, scaled
+from fairbound.constraints._cells import Cells
+from fairbound.constraints._subgroups import Against, Attribute, Coded
+from fairbound.data._readers import read_table
+from fairbound.data._samplers import SamplerStack
+from fairbound.data._splits import paper_split, random_split, scaled
 
 GROUPS = torch.tensor([0] * 70 + [1] * 30)
 WHITE = Against("RAC1P", 1, ("white", "non-white"))

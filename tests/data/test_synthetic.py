@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from census import DATA, extract, needs_extract
 
-from fairbound.data.synthetic import FEATURES, LABEL, band_of, facts, load, pick, population
+from fairbound.data._synthetic import FEATURES, LABEL, band_of, facts, load, pick, population
 
 STATES = ("OK", "VA")
 SIGMAS = 4.5

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbound import Dataset
-from fairbound.constraints.subgroups import Against, Banded, Coded, Intersection
-from fairbound.data.encoders import MOST_LEVELS, Encoder
-from fairbound.data.outcomes import binary, binary_like, two_values
-from fairbound.data.readers import read_table, table_of
-from fairbound.data.splits import paper_split, random_split
-from fairbound.data.table import Table
+from fairbound.constraints._subgroups import Against, Banded, Coded, Intersection
+from fairbound.data._encoders import MOST_LEVELS, Encoder
+from fairbound.data._outcomes import binary, binary_like, two_values
+from fairbound.data._readers import read_table, table_of
+from fairbound.data._splits import paper_split, random_split
+from fairbound.data._table import Table
 
 SEX = Coded("sex", (1, 2), ("man", "woman"))
 GAP = [1.0, None, 3.0, 4.0, 5.0, 6.0]

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from fairbound.metrics.counts import NAMES, Counts
+from fairbound.metrics._counts import NAMES, Counts
+from fairbound.metrics._group_losses import Losses, group_loss_intervals, loss_gaps
+from fairbound.metrics._intervals import IntervalEstimate, beta_draws, percentile, spread
+from fairbound.metrics._reference_gaps import reference_gaps
+from fairbound.metrics._wasserstein import Scores, largest_w1
 from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
-from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
-from fairbound.metrics.intervals import IntervalEstimate, beta_draws, percentile, spread
-from fairbound.metrics.reference_gaps import reference_gaps
-from fairbound.metrics.wasserstein import Scores, largest_w1
 
 FEW, MANY = 40, 2_000
 DRAWS = 500

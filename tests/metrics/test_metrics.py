@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import studentized_range
 
-from fairbound.metrics.counts import NAMES, Counts
+from fairbound.metrics._counts import NAMES, Counts
+from fairbound.metrics._group_losses import Losses, group_loss_intervals, loss_gaps
+from fairbound.metrics._intervals import IntervalEstimate
+from fairbound.metrics._wasserstein import _GRID, BINS, GRID, Scores, _grid_edges, distances, w1, wd
 from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
-from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
-from fairbound.metrics.intervals import IntervalEstimate
-from fairbound.metrics.wasserstein import _GRID, BINS, GRID, Scores, _grid_edges, distances, w1, wd
 
 # FP, TN, FN, TP
 COMPAS = {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from fairbound.metrics.roc import (
+from fairbound.metrics._roc import (
     MAX_POINTS,
     Ranked,
     auc,

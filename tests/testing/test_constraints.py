@@ -11,10 +11,10 @@ from tables import table
 from torch import Tensor
 
 from fairbound import MiniBatch, check_constraint, constraints
-from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import Constraint, FunctionConstraint
-from fairbound.constraints.contrasts import AgainstMean, Matrix, against_mean, each
-from fairbound.constraints.statistics import Statistic, soft_positive
+from fairbound.constraints._cells import Cells
+from fairbound.constraints._constraint import Constraint, FunctionConstraint
+from fairbound.constraints._contrasts import AgainstMean, Matrix, against_mean, each
+from fairbound.constraints._statistics import Statistic, soft_positive
 
 F64 = torch.float64
 NAMES = ["A", "B", "C"]

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fairbound import DescentAscent, primal, run
-from fairbound.training.checkpoint import Checkpoint
-from fairbound.training.runner import Result, Run
+from fairbound.training._checkpoint import Checkpoint
+from fairbound.training._runner import Result, Run
 
 F64, CPU = torch.float64, torch.device("cpu")
 STEPS = 100

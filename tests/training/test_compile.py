@@ -15,8 +15,8 @@ from fairbound import ALGORITHMS, run
 from fairbound.algorithms import SGD, DescentAscent
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Algorithm, Draw
-from fairbound.training.compile import COMPILED, decide
-from fairbound.training.hyperparams import numbers
+from fairbound.training._compile import COMPILED, decide
+from fairbound.training._hyperparams import numbers
 
 OLD = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
 
@@ -154,7 +154,7 @@ def test_a_compiler_that_fails_is_only_fatal_if_compilation_was_asked_for(
         raise RuntimeError("cannot build")
 
     monkeypatch.setattr("torch._inductor.compile", broken)
-    monkeypatch.setattr("fairbound.training.compile.LONG", 3)
+    monkeypatch.setattr("fairbound.training._compile.LONG", 3)
     monkeypatch.setenv("CXX", "/bin/false")
     problem, sampler, x0 = classification()
     result = run(problem, SGD(), sampler, x0[0], 5).result()

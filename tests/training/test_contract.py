@@ -16,9 +16,14 @@ from torch import Tensor, nn
 
 from fairbound import SSLALM, Constrained, DescentAscent, MultiplierMethod, check_algorithm, run
 from fairbound.algorithms import TrackedSQP
-from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.core import Algorithm, Draw, Estimate
-from fairbound.training.contract import ContractError, StepFacts, check_contract, check_declarations
+from fairbound.training._contract import (
+    ContractError,
+    StepFacts,
+    check_contract,
+    check_declarations,
+)
 
 
 class State(NamedTuple):

@@ -21,11 +21,11 @@ from fairbound import (
     SwitchingSubgradient,
     run,
 )
-from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.core import Algorithm
 from fairbound.data import Dataset, Split
-from fairbound.training.functional import make_functional
-from fairbound.training.runner import Run
+from fairbound.training._functional import make_functional
+from fairbound.training._runner import Run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 METHODS = [AdaptivePI(), SGD(), DescentAscent(), SSLALM(), SwitchingSubgradient()]

@@ -15,12 +15,12 @@ from torch.func import vjp
 
 from fairbound import BatchSpec, Problem, Sampler, Split, run
 from fairbound.algorithms import SGD, SSLALM, StochasticGhost
-from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import FunctionConstraint
-from fairbound.constraints.constraint_set import combine
-from fairbound.constraints.contrasts import pairwise
-from fairbound.constraints.notions import demographic_parity
-from fairbound.constraints.regularizers import FairretNorm
+from fairbound.constraints._cells import Cells
+from fairbound.constraints._constraint import FunctionConstraint
+from fairbound.constraints._constraint_set import combine
+from fairbound.constraints._contrasts import pairwise
+from fairbound.constraints._notions import demographic_parity
+from fairbound.constraints._regularizers import FairretNorm
 from fairbound.core import Algorithm
 
 

@@ -21,12 +21,12 @@ from fairbound import (
     run,
 )
 from fairbound.algorithms import SGD, SSLALM, StochasticGhost
-from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.constraint import FunctionConstraint
-from fairbound.constraints.constraint_set import combine
-from fairbound.constraints.notions import demographic_parity, pairwise_loss_parity
-from fairbound.data.samplers import SamplerStack
-from fairbound.training.functional import zero_last_layer
+from fairbound.constraints._cells import Cell, Cells
+from fairbound.constraints._constraint import FunctionConstraint
+from fairbound.constraints._constraint_set import combine
+from fairbound.constraints._notions import demographic_parity, pairwise_loss_parity
+from fairbound.data._samplers import SamplerStack
+from fairbound.training._functional import zero_last_layer
 
 F64 = torch.float64
 

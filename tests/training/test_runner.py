@@ -12,13 +12,13 @@ from methods import bce, classification
 from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, grid, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt, Linear
-from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import FunctionConstraint
-from fairbound.constraints.notions import pairwise_loss_parity
+from fairbound.constraints._batch import MiniBatch
+from fairbound.constraints._cells import Cells
+from fairbound.constraints._constraint import FunctionConstraint
+from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.core import Algorithm, Draw
-from fairbound.data.samplers import SamplerStack
-from fairbound.training.hyperparams import numbers, structure, with_hyperparams
+from fairbound.data._samplers import SamplerStack
+from fairbound.training._hyperparams import numbers, structure, with_hyperparams
 
 F64 = torch.float64
 # `check_algorithm` runs every method

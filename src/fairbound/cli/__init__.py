@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """The entry point: errors at the border are one sentence, not a traceback."""
     try:
-        from fairbound.cli.app import app
+        from fairbound.cli._app import app
     except ImportError as error:
         sys.exit(f"The command line needs {error.name}: pip install 'fairbound[cli]'")
     except KeyboardInterrupt:

@@ -5,12 +5,19 @@ notions; subgroups.
 ('A - B', 'B - A')
 """
 
-from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.cells import Cell, Cells
-from fairbound.constraints.constraint import Constraint, FunctionConstraint
-from fairbound.constraints.constraint_set import ConstraintSet, combine
-from fairbound.constraints.contrasts import Contrast, against_mean, against_pooled, each, pairwise
-from fairbound.constraints.notions import (
+from fairbound.constraints._batch import MiniBatch
+from fairbound.constraints._cells import Cell, Cells
+from fairbound.constraints._constraint import Constraint, FunctionConstraint
+from fairbound.constraints._constraint_set import ConstraintSet, combine
+from fairbound.constraints._contrasts import (
+    Contrast,
+    Matrix,
+    against_mean,
+    against_pooled,
+    each,
+    pairwise,
+)
+from fairbound.constraints._notions import (
     NOTIONS,
     bounded_group_loss,
     demographic_parity,
@@ -27,9 +34,9 @@ from fairbound.constraints.notions import (
     pairwise_loss_parity,
     weight_norm,
 )
-from fairbound.constraints.regularizers import FairretNorm
-from fairbound.constraints.statistics import Statistic, soft_positive
-from fairbound.constraints.subgroups import (
+from fairbound.constraints._regularizers import FairretNorm
+from fairbound.constraints._statistics import Statistic, soft_positive
+from fairbound.constraints._subgroups import (
     Against,
     Attribute,
     Banded,
@@ -53,6 +60,7 @@ __all__ = [
     "FunctionConstraint",
     "Grouping",
     "Intersection",
+    "Matrix",
     "MiniBatch",
     "Statistic",
     "against_mean",

@@ -27,7 +27,7 @@ need("lightning", "lightning", "fairbound.integrations.lightning")
 
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 
-from fairbound.integrations.torch.constrained import Constrained  # noqa: E402
+from fairbound.integrations.torch._constrained import Constrained  # noqa: E402
 
 
 class ConstrainedCallback(Callback):

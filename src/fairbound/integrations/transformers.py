@@ -24,7 +24,7 @@ need("accelerate", "transformers", "fairbound.integrations.transformers")
 
 from transformers import Trainer, TrainerCallback  # noqa: E402
 
-from fairbound.integrations.torch.constrained import Constrained  # noqa: E402
+from fairbound.integrations.torch._constrained import Constrained  # noqa: E402
 
 STATE_NAME = "constrained.pt"  # in a checkpoint's folder
 

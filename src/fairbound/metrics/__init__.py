@@ -1,12 +1,14 @@
 """Fairness metrics of predictions by group, with intervals."""
 
-from fairbound.metrics.counts import Counts
+from fairbound.metrics._counts import Counts
+from fairbound.metrics._group_losses import Losses, group_loss_intervals, loss_gaps
+from fairbound.metrics._intervals import IntervalEstimate
+from fairbound.metrics._kkt import KKT
+from fairbound.metrics._wasserstein import Scores, distances, w1, wd
 from fairbound.metrics.fairness_metrics import METRICS, group_rates, metric_intervals, values
-from fairbound.metrics.group_losses import Losses, group_loss_intervals, loss_gaps
-from fairbound.metrics.intervals import IntervalEstimate
-from fairbound.metrics.wasserstein import Scores, distances, w1, wd
 
 __all__ = [
+    "KKT",
     "METRICS",
     "Counts",
     "IntervalEstimate",

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics.counts import DENOMINATORS, NAMES, Counts, numbered_reference
-from fairbound.metrics.intervals import (
+from fairbound.metrics._counts import DENOMINATORS, NAMES, Counts, numbered_reference
+from fairbound.metrics._intervals import (
     DRAWS,
     MANY_GROUPS,
     UNDEFINED,

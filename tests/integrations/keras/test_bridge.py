@@ -19,7 +19,7 @@ import keras_twins as twins
 from keras import layers
 
 from fairbound import SSLALM, constraints, make_functional, report_kkt, run
-from fairbound.constraints.batch import MiniBatch
+from fairbound.constraints._batch import MiniBatch
 from fairbound.integrations.keras import KerasForward, as_module, write_weights
 from fairbound.integrations.keras import make_functional as of_keras
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbound.integrations.sklearn import corrections
+from fairbound.integrations.sklearn import _corrections as corrections
 
 
 @pytest.fixture(autouse=True)

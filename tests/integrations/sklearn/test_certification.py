@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fairbound import constraints
 from fairbound.auditing import verdict
-from fairbound.constraints.constraint import Constraint
-from fairbound.integrations.sklearn.certification import certify, judge
-from fairbound.integrations.sklearn.corrections import Correction, Scores, no_correction
+from fairbound.constraints._constraint import Constraint
+from fairbound.integrations.sklearn._certification import certify, judge
+from fairbound.integrations.sklearn._corrections import Correction, Scores, no_correction
 
 PARITY = replace(constraints.demographic_parity(["A", "B"], bound=0.1), by="group")
 LOSSES = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), by="group")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fairbound import constraints
-from fairbound.constraints.constraint import Constraint
-from fairbound.integrations.sklearn import corrections
-from fairbound.integrations.sklearn.corrections import (
+from fairbound.constraints._constraint import Constraint
+from fairbound.integrations.sklearn import _corrections as corrections
+from fairbound.integrations.sklearn._corrections import (
     CellMeans,
     Correction,
     Scores,

@@ -17,7 +17,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from two_groups import make_shifted, postprocessor
 
-from fairbound.integrations.sklearn.cross_fitting import (
+from fairbound.integrations.sklearn._cross_fitting import (
     as_logits,
     calibration_split,
     class_probabilities,

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fairbound.integrations.sklearn import features
-from fairbound.integrations.sklearn.features import FeatureEncoder, Features
+from fairbound.integrations.sklearn import _features as features
+from fairbound.integrations.sklearn._features import FeatureEncoder, Features
 
 MISSING = [None, np.nan, pd.NA, pd.NaT, Decimal("NaN")]
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fairbound import constraints
-from fairbound.integrations.groups import GroupEncoder
-from fairbound.integrations.sklearn.inputs import (
+from fairbound.integrations._groups import GroupEncoder
+from fairbound.integrations.sklearn._inputs import (
     is_difference,
     make_constraints,
     refuse_empty_cells,

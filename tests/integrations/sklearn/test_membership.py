@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fairbound import constraints
-from fairbound.constraints.constraint import Constraint
-from fairbound.integrations.sklearn.corrections import CellMeans, Scores
-from fairbound.integrations.sklearn.cross_fitting import CrossFitted
-from fairbound.integrations.sklearn.membership import fit_membership, probabilities
+from fairbound.constraints._constraint import Constraint
+from fairbound.integrations.sklearn._corrections import CellMeans, Scores
+from fairbound.integrations.sklearn._cross_fitting import CrossFitted
+from fairbound.integrations.sklearn._membership import fit_membership, probabilities
 
 NAMES = ["A", "B", "C"]
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 2])

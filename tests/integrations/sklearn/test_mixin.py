@@ -22,7 +22,8 @@ from two_groups import make_data, make_shifted, people, postprocessor, rate_gap,
 
 import fairbound
 from fairbound import constraints
-from fairbound.integrations.sklearn import FairPostprocessor, mixin
+from fairbound.integrations.sklearn import FairPostprocessor
+from fairbound.integrations.sklearn import _mixin as mixin
 
 WHY = (
     "folds and mini-batches are random, so an example given twice is another sample than one of"

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fairbound.integrations.sklearn.features import Features
-from fairbound.integrations.sklearn.networks import (
+from fairbound.integrations.sklearn._features import Features
+from fairbound.integrations.sklearn._networks import (
     Member,
     NetworkCopies,
     NetworkEnsemble,

@@ -18,7 +18,9 @@ from sklearn.svm import LinearSVC
 from two_groups import make_data, make_shifted, people, postprocessor, rate_gap
 
 from fairbound import constraints
-from fairbound.integrations.sklearn import certification, cross_fitting, mixin
+from fairbound.integrations.sklearn import _certification as certification
+from fairbound.integrations.sklearn import _cross_fitting as cross_fitting
+from fairbound.integrations.sklearn import _mixin as mixin
 
 # What it is for -----------------------------------------------------------------------------------
 

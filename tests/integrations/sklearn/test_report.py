@@ -14,9 +14,9 @@ import torch
 from two_groups import make_data, make_shifted, postprocessor, small
 
 from fairbound import audit, constraints
-from fairbound.auditing.verdicts import table_line
-from fairbound.integrations.sklearn.corrections import Correction, Scores
-from fairbound.integrations.sklearn.report import Predictions, _difference
+from fairbound.auditing._verdicts import table_line
+from fairbound.integrations.sklearn._corrections import Correction, Scores
+from fairbound.integrations.sklearn._report import Predictions, _difference
 
 
 def joined(text: str) -> str:

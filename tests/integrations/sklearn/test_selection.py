@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairbound import constraints
-from fairbound.integrations.sklearn.corrections import (
+from fairbound.integrations.sklearn._corrections import (
     CellMeans,
     ConstraintRows,
     Correction,
@@ -20,8 +20,8 @@ from fairbound.integrations.sklearn.corrections import (
     evaluate,
     no_correction,
 )
-from fairbound.integrations.sklearn.cross_fitting import CrossFitted
-from fairbound.integrations.sklearn.selection import (
+from fairbound.integrations.sklearn._cross_fitting import CrossFitted
+from fairbound.integrations.sklearn._selection import (
     MARGIN_ERRORS,
     STRICTNESS,
     Candidate,

@@ -14,8 +14,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from two_groups import make_shifted, postprocessor
 
-from fairbound.integrations.sklearn import bounded_accuracy_scorer, cross_fitting, trade_off_curve
-from fairbound.integrations.sklearn.trade_off import bounded_accuracy
+from fairbound.integrations.sklearn import _cross_fitting as cross_fitting
+from fairbound.integrations.sklearn import bounded_accuracy_scorer, trade_off_curve
+from fairbound.integrations.sklearn._trade_off import bounded_accuracy
 
 
 def test_the_models_are_trained_once_and_gaps_follow_the_bounds(
@@ -29,7 +30,9 @@ def test_the_models_are_trained_once_and_gaps_follow_the_bounds(
         fits.append(given)
         return whole(*given)
 
-    monkeypatch.setattr("fairbound.integrations.sklearn.postprocessor.cross_fit_estimator", counted)
+    monkeypatch.setattr(
+        "fairbound.integrations.sklearn._postprocessor.cross_fit_estimator", counted
+    )
     curve = trade_off_curve(X, y, group, estimator=postprocessor(), bounds=[0.3, 0.05, 0.1])
     assert len(fits) == 2  # the label and the group
     assert [point.bound for point in curve.points] == [0.05, 0.1, 0.3, None]

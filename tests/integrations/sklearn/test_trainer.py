@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from fairbound.integrations.sklearn import trainer
-from fairbound.integrations.sklearn.features import Features
-from fairbound.integrations.sklearn.networks import Member, NetworkCopies, NetworkEnsemble
-from fairbound.integrations.sklearn.trainer import Examples, NetworkAverage, cross_entropy, train
+from fairbound.integrations.sklearn import _trainer as trainer
+from fairbound.integrations.sklearn._features import Features
+from fairbound.integrations.sklearn._networks import Member, NetworkCopies, NetworkEnsemble
+from fairbound.integrations.sklearn._trainer import Examples, NetworkAverage, cross_entropy, train
 
 SETTINGS: dict[str, Any] = {"learning_rate": 0.02, "epochs": 3, "batch_size": 16}
 FOLDS = torch.tensor([0, 1, 2])

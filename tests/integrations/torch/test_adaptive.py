@@ -11,8 +11,8 @@ from loops import flat, network, people, rows_of
 from torch import Tensor, nn
 
 from fairbound import AdaptivePI, Constrained, DescentAscent, MiniBatch, constraints
-from fairbound.integrations.torch.multiplier_steps import MultiplierSteps
-from fairbound.integrations.torch.probes import Probes
+from fairbound.integrations.torch._multiplier_steps import MultiplierSteps
+from fairbound.integrations.torch._probes import Probes
 
 F64 = torch.float64
 WHO = people()

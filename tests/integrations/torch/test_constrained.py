@@ -31,7 +31,7 @@ from fairbound import Constrained, MiniBatch, Problem, Sampler, constraints, loa
 from fairbound.algorithms import SGD, DescentAscent, StochasticGhost, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample
-from fairbound.data.samplers import START, Batch, SamplerStack
+from fairbound.data._samplers import START, Batch, SamplerStack
 
 # The runner's trajectory --------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import Constrained, DescentAscent, MiniBatch, constraints
 from fairbound.algorithms import PHRALM, SPBM, NuPI, Penalty, StochasticGhost, TrackedSQP
-from fairbound.algorithms.diagnostics import sign_of_divergence, signs_of_infeasibility
+from fairbound.algorithms._diagnostics import sign_of_divergence, signs_of_infeasibility
 
 GROUPS, BOUND = 20, 0.03
 

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fairbound import KKT, Constrained, MiniBatch, constraints, load_flat, report_kkt
 from fairbound.algorithms import SSLALM, DescentAscent, Penalty, SwitchingSubgradient
-from fairbound.constraints.cells import Cells
-from fairbound.constraints.constraint import Constraint
-from fairbound.constraints.contrasts import each
+from fairbound.constraints._cells import Cells
+from fairbound.constraints._constraint import Constraint
+from fairbound.constraints._contrasts import each
 from fairbound.core import Algorithm
 
 F64 = torch.float64

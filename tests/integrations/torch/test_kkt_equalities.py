@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fairbound import KKT, MiniBatch, constraints, report_kkt
-from fairbound.constraints.constraint import FunctionConstraint
+from fairbound.constraints._constraint import FunctionConstraint
 
 
 class Point(nn.Module):

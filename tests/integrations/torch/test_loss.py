@@ -38,7 +38,7 @@ from fairbound import (
 )
 from fairbound.algorithms.schedules import Linear
 from fairbound.core import Algorithm
-from fairbound.integrations.torch.loss import DROPPED_IN_A_ROW
+from fairbound.integrations.torch._loss import DROPPED_IN_A_ROW
 
 WHO = people()
 STEPS = 8

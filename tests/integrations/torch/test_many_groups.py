@@ -18,7 +18,8 @@ from fairbound.algorithms import (
     StochasticGhost,
     SwitchingSubgradient,
 )
-from fairbound.constraints import Constraint, cells
+from fairbound.constraints import Constraint
+from fairbound.constraints import _cells as cells
 from fairbound.core import Algorithm
 
 GROUPS = 50

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from fairbound import Constrained, MiniBatch, constraints
 from fairbound.algorithms import SPBM, DescentAscent, SQPAdam, StochasticGhost
 from fairbound.core import Algorithm, MultiplierMethod
-from fairbound.training.contract import trial_step
+from fairbound.training._contract import trial_step
 
 WHO = people()
 GROUP_LOSS = constraints.bounded_group_loss(["A", "B", "C"], bound=0.4, by="race")

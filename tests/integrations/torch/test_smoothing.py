@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairbound import SSLALM, Constrained, constraints
 from fairbound.core import Algorithm
-from fairbound.integrations.torch import parameters
+from fairbound.integrations.torch import _parameters as parameters
 
 GROUP = torch.arange(12) % 2
 BOUND = 0.1

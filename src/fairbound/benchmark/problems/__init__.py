@@ -1,6 +1,6 @@
 """The collection of problems, and what a problem of one's own is written with."""
 
-from fairbound.benchmark.problems.catalog import (
+from fairbound.benchmark.problems._catalog import (
     BenchmarkProblem,
     Instance,
     Optimum,

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound.benchmark.problems.catalog import Instance, Solution
-from fairbound.constraints.batch import MiniBatch
-from fairbound.constraints.constraint import FunctionConstraint
-from fairbound.constraints.constraint_set import ConstraintSet
-from fairbound.data.dataset import Dataset, Split
-from fairbound.data.samplers import BatchSpec
-from fairbound.training.problem import Problem
+from fairbound.benchmark.problems._catalog import Instance, Solution
+from fairbound.constraints._batch import MiniBatch
+from fairbound.constraints._constraint import FunctionConstraint
+from fairbound.constraints._constraint_set import ConstraintSet
+from fairbound.data._dataset import Dataset, Split
+from fairbound.data._samplers import BatchSpec
+from fairbound.training._problem import Problem
 
 # x (n,), examples (B, ...) -> (B, 1+m): f and c of every example
 Values = Callable[[Tensor, Tensor], Tensor]

@@ -32,9 +32,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fairbound.benchmark.problems.catalog import BenchmarkProblem, Instance
-from fairbound.benchmark.problems.scaled import scaled as scaled_constraint
-from fairbound.benchmark.user_files import (
+from fairbound.benchmark._user_files import (
     KNOWN_KEYS_ONLY,
     Count,
     Size,
@@ -44,17 +42,19 @@ from fairbound.benchmark.user_files import (
     mistakes_in,
     read_toml,
 )
-from fairbound.constraints.constraint import Constraint
-from fairbound.constraints.contrasts import against_pooled
-from fairbound.constraints.notions import NOTIONS, loss_parity, pairwise_loss_parity
-from fairbound.constraints.regularizers import FairretNorm
-from fairbound.data.dataset import Dataset, Split
-from fairbound.data.samplers import BatchSpec
-from fairbound.data.sources import best, load
-from fairbound.data.splits import paper_split, random_split, scaled
-from fairbound.data.table import Table, is_census
-from fairbound.training.functional import initial_points, make_functional
-from fairbound.training.problem import Problem
+from fairbound.benchmark.problems._catalog import BenchmarkProblem, Instance
+from fairbound.benchmark.problems._scaled import scaled as scaled_constraint
+from fairbound.constraints._constraint import Constraint
+from fairbound.constraints._contrasts import against_pooled
+from fairbound.constraints._notions import NOTIONS, loss_parity, pairwise_loss_parity
+from fairbound.constraints._regularizers import FairretNorm
+from fairbound.data._dataset import Dataset, Split
+from fairbound.data._samplers import BatchSpec
+from fairbound.data._sources import best, load
+from fairbound.data._splits import paper_split, random_split, scaled
+from fairbound.data._table import Table, is_census
+from fairbound.training._functional import initial_points, make_functional
+from fairbound.training._problem import Problem
 
 PAPER_NOTIONS = {  # the paper's, beside those of `constraints.NOTIONS`; l_i: mean loss of group i
     "pairwise": "l_i - l_j <= bound for every two groups, in both directions: Experiment 1",

@@ -1,2 +1,2 @@
-"""The studies that are installed with the package, one TOML file each; `fairbound.benchmark.study`
+"""The studies that are installed with the package, one TOML file each; `fairbound.benchmark._study`
 reads them."""

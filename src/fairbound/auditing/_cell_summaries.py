@@ -1,0 +1,303 @@
+"""Statistics of the cells of constraints on held-out examples: means, standard errors, skewness and
+correlations.
+
+Columns of any kind (arrays, tensors, pandas, polars) are converted here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairbound._utils.sentences import counted
+from fairbound.constraints._constraint import Constraint
+from fairbound.constraints._statistics import HardClass, positive
+from fairbound.constraints._subgroups import is_missing
+from fairbound.metrics._counts import as_binary, as_numbers, as_vector, as_weights, same_length
+
+MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewness are too uncertain
+
+
+class HeldOut(NamedTuple):
+    """The held-out examples; None where it was not given."""
+
+    groups: Any  # (n,) numbers or text, or a mapping of such columns
+    losses: Tensor | None  # (n,)
+    predictions: Tensor | None  # (n,) decisions
+    outputs: Tensor | None  # (n, ...) logits
+    labels: Tensor | None  # (n,)
+    weight: Tensor  # (n,)
+
+    @staticmethod
+    def of(
+        groups: Any, losses: Any, predictions: Any, outputs: Any, labels: Any, weight: Any
+    ) -> HeldOut:
+        given = {
+            "losses": None if losses is None else _finite(losses, "losses"),
+            "predictions": None if predictions is None else as_vector(predictions).cpu(),
+            "outputs": None if outputs is None else _logits(outputs),
+            "labels": None if labels is None else as_vector(labels).cpu(),
+            "weight": None if weight is None else as_weights(weight).cpu(),
+        }
+        if given["losses"] is None and given["predictions"] is None and given["outputs"] is None:
+            raise ValueError(
+                "a verdict needs values; give losses=, predictions= (decisions) or outputs="
+            )
+        columns = (
+            dict(groups)
+            if isinstance(groups, Mapping)
+            else {}
+            if groups is None
+            else {"groups": groups}
+        )
+        known = {name: column for name, column in (given | columns).items() if column is not None}
+        same_length(**known)
+        if given["weight"] is None:
+            given["weight"] = torch.ones(len(next(iter(known.values()))), dtype=torch.float64)
+        return HeldOut(groups, **given)  # type: ignore[arg-type]
+
+    @property
+    def size(self) -> int:
+        return len(self.weight)
+
+    def values(self, constraint: Constraint) -> Tensor:
+        """(n,) what the constraint takes means of: the losses, or decisions."""
+        if constraint.statistic is None:
+            return _needed(
+                self.losses, "losses", "one for every example (reduction='none')", constraint
+            )
+        statistic = constraint.statistic.reported  # exact, never the surrogate
+        if self.predictions is not None and isinstance(statistic, HardClass):
+            return (self.predictions == statistic.outcome).double()
+        if self.predictions is not None and statistic is positive:
+            return as_binary(self.predictions, "predictions").double()
+        outputs = _needed(
+            self.outputs, "outputs", "logits; or predictions=, the decisions", constraint
+        )
+        if (
+            outputs.numel()
+            and bool(((outputs >= 0) & (outputs <= 1)).all())
+            and statistic is positive
+        ):
+            raise ValueError(
+                f"outputs lie between {float(outputs.min()):g} and {float(outputs.max()):g} like"
+                " probabilities, and as logits all of them would be positive decisions; give"
+                " predictions=, e.g. p > 0.5"
+            )
+        found = statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
+        if found.numel() != self.size:
+            raise ValueError(
+                f"the statistic of {constraint.names[0]!r} must be one number per example, got"
+                f" {tuple(found.shape)}"
+            )
+        return _finite(found, f"values of {constraint.names[0]!r}")
+
+    def codes(self, constraint: Constraint) -> Tensor:
+        """(n,) the group 0, 1, ... of every example in the constraint's column, -1 for none."""
+        if all(cell.group is None for cell in constraint.cells.items):
+            return torch.zeros(self.size, dtype=torch.int64)
+        column = self._column(constraint)
+        array = column.detach().cpu().numpy() if isinstance(column, Tensor) else np.asarray(column)
+        if array.dtype.kind in "OUS":
+            return _from_text(array, constraint)
+        codes = as_numbers(array.astype(np.int64) if array.dtype.kind == "b" else array)
+        if (
+            constraint.cells.groups is not None
+            and codes.numel()
+            and int(codes.max()) >= constraint.cells.groups
+        ):
+            raise ValueError(
+                f"groups must be 0 to {constraint.cells.groups - 1}, or -1 for none, found"
+                f" {int(codes.max())} for the constraint {constraint.names[0]!r}"
+            )
+        return codes
+
+    def _column(self, constraint: Constraint) -> Any:
+        if self.groups is None:
+            raise ValueError(
+                f"the constraint {constraint.names[0]!r} is about groups; give them, one for every"
+                " example"
+            )
+        if not isinstance(self.groups, Mapping):
+            return self.groups
+        if constraint.by is None and len(self.groups) == 1:
+            return next(iter(self.groups.values()))
+        if constraint.by not in self.groups:
+            raise ValueError(
+                f"groups has the columns {sorted(self.groups)}; a constraint must name one of them"
+                f" with by=, got by={constraint.by!r}"
+            )
+        return self.groups[constraint.by]
+
+
+def _needed(column: Tensor | None, name: str, what: str, constraint: Constraint) -> Tensor:
+    if column is None:
+        raise ValueError(f"the constraint {constraint.names[0]!r} needs {name}=, {what}")
+    return column
+
+
+def _finite(values: Any, what: str) -> Tensor:
+    numbers = as_vector(values).double().cpu()
+    bad = int((~torch.isfinite(numbers)).sum())
+    if bad:
+        raise ValueError(
+            f"{bad} of {len(numbers)} {what} are NaN or infinite; a mean over them means nothing"
+        )
+    return numbers
+
+
+def _logits(outputs: Any) -> Tensor:
+    tensor = (
+        outputs.detach().cpu()
+        if isinstance(outputs, Tensor)
+        else torch.from_numpy(np.array(outputs, dtype=float))
+    )
+    if tensor.ndim == 0:
+        raise ValueError("outputs must be one or several numbers per example, got a single number")
+    bad = int((~torch.isfinite(tensor)).sum())
+    if bad:
+        raise ValueError(f"{bad} outputs are NaN or infinite; their decisions mean nothing")
+    return tensor
+
+
+def _from_text(array: np.ndarray[Any, Any], constraint: Constraint) -> Tensor:
+    """Groups by their names in the constraint; a missing one is none."""
+    names = {
+        cell.group_name: cell.group for cell in constraint.cells.items if cell.group is not None
+    }
+    text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
+    for name, code in names.items():
+        codes[text == name] = code
+    unknown = text[(codes < 0) & ~is_missing(array)].tolist()
+    # where the constraint names some groups only (the recall of B), the others may have any name
+    if unknown and len(names) == constraint.cells.groups:
+        raise ValueError(
+            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint"
+            f" {constraint.names[0]!r} has {', '.join(list(names)[:6])}; name all groups in the"
+            " constraint, or mark examples of no group as missing"
+        )
+    if unknown and not (codes >= 0).any():
+        raise ValueError(
+            f"no example belongs to {', '.join(names)}; there is"
+            f" {', '.join(sorted(set(unknown))[:6])}"
+        )
+    return torch.from_numpy(codes)
+
+
+# Cells --------------------------------------------------------------------------------------------
+
+
+class CellSummary(NamedTuple):
+    """One cell of one constraint."""
+
+    name: str
+    examples: int
+    effective: float  # equivalent number of unweighted examples: (sum w)^2 / sum w^2
+    mean: float
+    error: float  # standard error of the mean
+    skewness: float  # of the mean
+    is_rate: bool  # whether the mean is a share of examples
+    problem: str  # why there is no decision on it; else empty
+
+
+class CellSummaries(NamedTuple):
+    """The cells of all constraints, one after the other."""
+
+    cells: list[CellSummary]
+    mean: Tensor  # (K,) 0 where there are no examples
+    error: Tensor  # (K,)
+    correlation: Tensor  # (K, K) of the means: one example may be in cells of several constraints
+
+
+def summarize(constraints: Sequence[Constraint], held_out: HeldOut) -> CellSummaries:
+    """Every cell of every constraint."""
+    cells: list[CellSummary] = []
+    places: list[Tensor] = []  # the examples of every cell, and
+    influences: list[Tensor] = []  # the influence of each on its mean
+    for constraint in constraints:
+        values = held_out.values(constraint)
+        is_rate = bool(((values == 0) | (values == 1)).all())
+        members = constraint.cells.bind(held_out.codes(constraint), held_out.labels).examples
+        for cell, inside in zip(constraint.cells.items, members, strict=True):
+            place = inside[held_out.weight[inside] > 0]
+            summary, influence = _summary(cell.name, values[place], held_out.weight[place], is_rate)
+            cells.append(summary)
+            places.append(place)
+            influences.append(influence)
+    mean = torch.tensor([cell.mean for cell in cells], dtype=torch.float64)
+    error = torch.tensor([cell.error for cell in cells], dtype=torch.float64)
+    return CellSummaries(cells, mean, error, _correlation(places, influences, held_out.size))
+
+
+def _summary(
+    name: str, values: Tensor, weight: Tensor, is_rate: bool
+) -> tuple[CellSummary, Tensor]:
+    """A cell, and the influence of each of its examples on the mean."""
+    if len(values) == 0:
+        return (
+            CellSummary(name, 0, 0.0, 0.0, 0.0, 0.0, is_rate, f"{name!r} has no examples"),
+            values,
+        )
+    share = weight / weight.sum()
+    effective = 1 / float(share.square().sum())
+    mean = float(share @ values)
+    mean = min(max(mean, 0.0), 1.0) if is_rate else mean  # rounding
+    influence = share * (values - mean)
+    square = float(influence.square().sum())
+    error, skewness = 0.0, 0.0
+    if effective > 2 and square > 0:
+        error = (square * effective / (effective - 1)) ** 0.5
+        # the usual correction of a sample's skewness
+        small = (effective * (effective - 1)) ** 0.5 / (effective - 2)
+        skewness = float(influence.pow(3).sum()) / square**1.5 * small
+    low, high = (float(end) for end in values.aminmax())
+    constant = high - low <= 1e-12 * max(abs(low), abs(high))
+    if is_rate and not constant:
+        # fewer where the heavy examples are the rare ones
+        effective = min(effective, mean * (1 - mean) / square)
+    if is_rate:
+        # a share of 0 or 1 is not known without error
+        shrunk = (mean * effective + 1) / (effective + 2)
+        error = (shrunk * (1 - shrunk) / (effective + 2)) ** 0.5
+    problem = _problem(name, len(values), effective, constant and not is_rate)
+    return (
+        CellSummary(name, len(values), effective, mean, error, skewness, is_rate, problem),
+        influence,
+    )
+
+
+def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
+    if examples < MIN_EXAMPLES:
+        return (
+            f"{name!r} has {counted(examples, 'example')}, and a verdict needs at least"
+            f" {MIN_EXAMPLES}"
+        )
+    if effective < MIN_EXAMPLES * (1 - 1e-9):
+        return (
+            f"{name!r} has {examples} examples, but their weights differ so much that their"
+            f" effective number is {effective:.0f}, and a verdict needs at least {MIN_EXAMPLES}"
+        )
+    return (
+        f"all {examples} values of {name!r} are the same, so that their spread is not known"
+        if constant
+        else ""
+    )
+
+
+def _correlation(places: Sequence[Tensor], influences: Sequence[Tensor], size: int) -> Tensor:
+    """Of cell means, from the examples that two cells share."""
+    K = len(places)
+    correlation = torch.eye(K, dtype=torch.float64)
+    length = [float(influence.square().sum()) ** 0.5 for influence in influences]
+    for k in range(K):
+        influence = torch.zeros(size, dtype=torch.float64)
+        influence[places[k]] = influences[k]
+        for j in range(k + 1, K):
+            both = length[k] * length[j]
+            if both > 0:
+                correlation[k, j] = correlation[j, k] = influence[places[j]] @ influences[j] / both
+    return correlation

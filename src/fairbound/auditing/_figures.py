@@ -1,0 +1,261 @@
+"""The figures of an audit's page: rates, score distributions, ROC curves and calibration by group;
+two audits side by side. Names of groups are whole, in as many lines as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+from fairbound._utils.drawing import (
+    COLORS,
+    DASHES,
+    DOT,
+    FAINT,
+    INK,
+    SOFT,
+    error_bars,
+    legend,
+    panels,
+    style,
+    titled,
+)
+from fairbound.auditing._audits import Audit, GroupAudit
+from fairbound.auditing._comparisons import Comparison
+from fairbound.auditing._text import SMALL_GROUP, interval, number, title, why_no_rate
+from fairbound.metrics._counts import Counts
+from fairbound.metrics._intervals import IntervalEstimate
+
+MAX_GROUPS = 30  # in a figure of rates
+MAX_OUTLINES = 10  # in a figure of scores: more cannot be told apart
+PANELS = (
+    "false_positive_rate",
+    "false_negative_rate",
+    "positive_rate",
+    "base_rate",
+    "accuracy",
+    "positive_predictive_value",
+)
+MIN_AXIS_WIDTH = 0.2  # of a rate: below, irrelevant differences would appear large
+WIDE, NARROW = 440, 360  # of a panel
+
+
+def largest(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
+    """The groups with the most examples, in the order in which they came."""
+    kept = sorted(range(len(groups)), key=lambda i: -groups[i].examples)[:most]
+    return [groups[i] for i in sorted(kept)]
+
+
+def scored_groups(audit: Audit) -> list[GroupAudit]:
+    """The groups whose scores are drawn: the outline of a few examples is a line of spikes that
+    flattens all others."""
+    groups = [group for group in audit.groups if group.examples > 0]
+    return largest(
+        [group for group in groups if group.examples >= SMALL_GROUP] or groups, MAX_OUTLINES
+    )
+
+
+@style()
+def rates(audit: Audit) -> Any:
+    """A panel for each rate, a row for each group, and the rate over all groups as a line."""
+    groups, overall = largest(audit.groups, MAX_GROUPS), _overall(audit.groups)
+    figure, drawn = _rate_panels(groups)
+    for rate, axes in drawn.items():
+        axes.set_xlim(_range([group.rates[rate] for group in groups]))
+        whole = overall[rate]
+        if whole is not None:
+            axes.axvline(whole, color=SOFT, linestyle="--")
+        for row, group in enumerate(groups):
+            words = _rate_words(group, rate)
+            if whole is not None:
+                words += f"; all groups: {number(whole)}"
+            color = INK if group.name == audit.reference else DOT
+            _dot(axes, row, group.rates[rate], words, color, missing=why_no_rate(rate))
+    figure.set_label(
+        "Rates of every group with their intervals; the same numbers are in the table of groups"
+    )
+    return figure
+
+
+@style()
+def compared_rates(comparison: Comparison) -> Any:
+    """A panel for each rate, a row for each group in both audits: the first above, the second
+    below."""
+    groups = largest(
+        [group for group in comparison.first.groups if group.name in comparison.groups], MAX_GROUPS
+    )
+    second = {group.name: group for group in comparison.second.groups}
+    figure, drawn = _rate_panels(groups)
+    for rate, axes in drawn.items():
+        axes.set_xlim(
+            _range([side.rates[rate] for group in groups for side in (group, second[group.name])])
+        )
+        for row, group in enumerate(groups):
+            for side, color, shift, name in (
+                (group, SOFT, -0.16, comparison.names[0]),
+                (second[group.name], DOT, 0.16, comparison.names[1]),
+            ):
+                words = f"{name}, {_rate_words(side, rate)}"
+                _dot(axes, row + shift, side.rates[rate], words, color, missing=why_no_rate(rate))
+    figure.set_label("Rates of every group in both audits; their changes are in the table below")
+    return figure
+
+
+@style()
+def scores(audit: Audit) -> Any:
+    """Outlines of the groups' score histograms, with the threshold."""
+    figure, axes = _curves(audit, "score", "share of the group")
+    for (color, dash), group in zip(_lines(), scored_groups(audit), strict=False):
+        name = f"{group.name} ({group.examples:,})"
+        outline = axes.stairs(
+            group.histogram, audit.bins, color=color, linestyle=dash, linewidth=1.8
+        )
+        titled(outline, name).set_label(_lines_of(name, 45))
+    if audit.threshold is not None:
+        axes.axvline(
+            audit.threshold, color=INK, linestyle=":", label=f"threshold {audit.threshold:g}"
+        )
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    return _with_legend(figure, axes, "Histograms of the scores of every group")
+
+
+@style()
+def roc(audit: Audit) -> Any:
+    """The ROC curves of the groups, with their AUC."""
+    figure, axes = _curves(audit, title("false_positive_rate"), title("true_positive_rate"))
+    axes.plot([0, 1], [0, 1], color=FAINT, linestyle="--")
+    for (color, dash), group in zip(_lines(), scored_groups(audit), strict=False):
+        if group.roc:
+            area = "" if group.auc is None else f"AUC {_text(group.auc)}"
+            (line,) = axes.plot(
+                *zip(*group.roc, strict=True),
+                dash,
+                color=color,
+                label=f"{_lines_of(group.name, 45)}\n{area}",
+            )
+            titled(line, f"{group.name}: {area}")
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
+    return _with_legend(figure, axes, "ROC curves of every group; AUC is in the table of groups")
+
+
+@style()
+def calibration(audit: Audit) -> Any:
+    """A panel for each group: the share with label 1 by score, with intervals; the diagonal where
+    it is calibrated."""
+    groups = [group for group in scored_groups(audit) if group.calibration]
+    figure, parts = panels(len(groups), 176, 200, columns=6)
+    places = [point.score for group in groups for point in group.calibration]
+    margin = 0.04 * (max(places) - min(places)) if places else 0.0
+    for panel, group in zip(parts, groups, strict=True):
+        axes = panel.subplots()
+        axes.set(xlim=(min(places) - margin, max(places) + margin), ylim=(-0.02, 1.02))
+        axes.set_title(_lines_of(group.name, 17), fontsize=11)
+        axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+        axes.locator_params(axis="x", nbins=4)
+        if audit.probabilities:
+            axes.plot([0, 1], [0, 1], color=FAINT, linestyle="--")
+        axes.plot(
+            *zip(*((point.score, point.rate.value) for point in group.calibration), strict=True),
+            color=DOT,
+        )
+        for point in group.calibration:
+            words = (
+                f"{group.name}, score {point.score:.3g}: {_text(point.rate)}, {point.examples:,}"
+                " examples"
+            )
+            _dot(axes, point.score, point.rate, words, DOT, along="y")
+        axes.set_xlabel("mean score" if audit.probabilities else "score")
+    figure.set_label("Share with label 1 by score, for every group")
+    return figure
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+
+def _lines_of(name: str, width: int) -> str:
+    """A whole name, in lines of this many letters."""
+    return "\n".join(wrap(name, width)) or name
+
+
+def _curves(audit: Audit, x: str, y: str) -> tuple[Any, Any]:
+    """Axes in the first of two panels; the second is for the legend."""
+    figure, (panel, _) = panels(2, WIDE, max(340, 38 * len(scored_groups(audit)) + 30), columns=2)
+    axes = panel.subplots()
+    axes.set(xlabel=x, ylabel=y)
+    return figure, axes
+
+
+def _with_legend(figure: Any, axes: Any, caption: str) -> Any:
+    legend(figure.subfigs[1], [axes])
+    figure.set_label(caption)
+    return figure
+
+
+def _lines() -> list[tuple[str, str]]:
+    return [(color, dash) for dash in DASHES for color in COLORS]
+
+
+def _rate_panels(groups: Sequence[GroupAudit]) -> tuple[Any, dict[str, Any]]:
+    """Axes by rate, with a row for each group."""
+    labels = [_lines_of(group.name, 22) for group in groups]
+    line = 12 + 13 * max((label.count("\n") + 1 for label in labels), default=1)
+    figure, parts = panels(len(PANELS), NARROW, line * len(labels) + 56)
+    drawn = {}
+    for rate, panel in zip(PANELS, parts, strict=True):
+        drawn[rate] = axes = panel.subplots()
+        axes.set_title(title(rate))
+        axes.set_yticks(range(len(labels)), labels, fontsize=11, linespacing=0.95)
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+    return figure, drawn
+
+
+def _dot(
+    axes: Any,
+    row: float,
+    measured: IntervalEstimate,
+    words: str,
+    color: str,
+    along: str = "x",
+    missing: str = "",
+) -> None:
+    """A dot and its interval in a row, or with along="y" in a column; the limits of the axes are
+    set before."""
+    if measured.value is None:
+        axes.text(0.02, row, missing, color=SOFT, va="center", transform=axes.get_yaxis_transform())
+        return
+    at = (measured.value, row) if along == "x" else (row, measured.value)
+    if measured.low is not None and measured.high is not None:
+        error_bars(axes, at, **{f"{along}_ends": (measured.low, measured.high)}, color=color)
+    titled(
+        axes.plot(*at, "o", color=color, markersize=7 if along == "x" else 5, clip_on=False)[0],
+        words,
+    )
+
+
+def _rate_words(group: GroupAudit, rate: str) -> str:
+    return (
+        f"{group.name}: {title(rate).lower()} {_text(group.rates[rate])}, {group.examples:,}"
+        " examples"
+    )
+
+
+def _text(measured: IntervalEstimate) -> str:
+    return f"{number(measured.value)} {interval(measured)}".strip()
+
+
+def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
+    """From the lowest to the highest end of an interval, with a margin, between 0 and 1 and not too
+    narrow."""
+    ends = [end for estimate in measured for end in estimate if end is not None] or [0.0, 1.0]
+    low, high = min(ends), max(ends)
+    margin = max(0.04 * (high - low), (MIN_AXIS_WIDTH - (high - low)) / 2)
+    return max(-0.01, low - margin), min(1.01, high + margin)
+
+
+def _overall(groups: Sequence[GroupAudit]) -> Mapping[str, float | None]:
+    """The rates of all groups together, from the sums of their counts."""
+    cells = ("false_positives", "true_negatives", "false_negatives", "true_positives")
+    fp, tn, fn, tp = (sum(group.counts[cell] for group in groups) for cell in cells)
+    counts = Counts.from_cells({"overall": (fp, tn, fn, tp)})
+    return {rate: counts.rate(rate)[0] for rate in PANELS}

@@ -1,0 +1,198 @@
+"""Person files of the American Community Survey from the Census Bureau, through pooch, checked
+before they are used.
+
+Pooch downloads the zip to a temporary name and tries again after failures. Only what has been
+checked (the checksums of the zip, the person file within, its columns and its survey) takes its
+name, in one rename, last: whatever happens on the way, the folder holds no half file under a name
+that `fairbound.data._acs` reads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fairbound._utils.optional import need
+from fairbound.data._acs import check_raw, person_file
+from fairbound.data._acs_files import (
+    archive_name,
+    download_folder,
+    raw_name,
+    states_of,
+    survey_year,
+)
+
+CENSUS = "https://www2.census.gov/programs-surveys/acs/data/pums"
+TRANSIENT_STATUS = frozenset({408, 425, 429})  # of the answers 4xx: another attempt may succeed
+
+Survey = tuple[str, int, str]  # state, year, horizon
+
+
+def fetch(
+    states: Sequence[str],
+    year: int = 2018,
+    horizon: str = "1-Year",
+    folder: str | Path | None = None,
+    base_url: str = CENSUS,
+    progress: Any = False,
+    retries: int = 4,
+    timeout: float = 60.0,
+    report: Callable[[str], None] = lambda line: None,
+) -> tuple[Path, ...]:
+    """The person file of each state, downloaded to `<folder>/<year>/<horizon>/` unless a valid one
+    is there.
+
+    folder: $FAIRBOUND_DATA or the user's cache unless given. progress: a progress bar in pooch's
+    (tqdm's) form, or True for one of tqdm. report: called with a line when the download of a state
+    begins, and when an attempt fails. A failure that may be temporary is tried again `retries`
+    times, after 1, 2, 3, ... seconds. A state that fails does not keep the others from coming; all
+    that failed are named in the end.
+    """
+    year, states = survey_year(year, horizon), states_of(states)
+    if not re.fullmatch(r"https?://\S+", base_url):
+        raise ValueError(
+            f"an address begins with https:// or http://, got {base_url!r}; the usual one is"
+            f" {CENSUS}"
+        )
+    if retries < 0:
+        raise ValueError(f"retries must be 0 or more, got {retries}")
+    directory = (
+        (download_folder() if folder is None else Path(folder).expanduser()) / str(year) / horizon
+    )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"{directory} cannot be created ({error.strerror}); name another folder to fetch into"
+        ) from error
+    pooch = need("pooch", "data", "Fetching census files")
+    pooch.get_logger().setLevel("WARNING")  # `report` says the same, with the state
+    http = pooch.HTTPDownloader(progressbar=progress, timeout=timeout)
+    url = f"{base_url.rstrip('/')}/{year}/{horizon}/"
+    paths: list[Path] = []
+    failures: dict[str, str] = {}
+    for state in states:
+        try:
+            paths.append(_fetched(http, url, directory, (state, year, horizon), retries, report))
+        except ConnectionError as error:
+            failures[state] = str(error)
+        except OSError as error:  # a full disk, say: no state will fare better
+            message = f"{directory} cannot be written ({error.strerror or error})"
+            raise OSError(
+                f"{message}; free some space, or name another folder, and fetch again"
+            ) from error
+    if len(states) > 1 and failures:
+        message = "\n".join(f"{state}: {error}" for state, error in failures.items())
+        raise ConnectionError(
+            f"{len(failures)} of {len(states)} states could not be fetched\n{message}"
+        )
+    for failure in failures.values():
+        raise ConnectionError(failure)
+    return tuple(paths)
+
+
+def _fetched(
+    http: Any,
+    url: str,
+    directory: Path,
+    survey: Survey,
+    retries: int,
+    report: Callable[[str], None],
+) -> Path:
+    """The person file, which is there or is downloaded; `http` is pooch's downloader."""
+    state, member, archive = survey[0], raw_name(*survey[:2]), archive_name(survey[0])
+    # the zip may have been placed manually
+    for present in (directory / member, directory / archive):
+        with suppress(ValueError, FileNotFoundError):
+            check_raw(present, *survey)
+            return present
+
+    def download(address: str, output: str, pooch: Any) -> None:
+        """What pooch calls: the bytes, and the person file unpacked beside them and checked."""
+        try:
+            http(address, output, pooch)
+            _unpack(Path(output), Path(output).with_name(member), survey)
+        except Exception as error:
+            response: Any = getattr(error, "response", None)  # of an answer 4xx or 5xx
+            if (
+                response is not None
+                and response.status_code < 500
+                and response.status_code not in TRANSIENT_STATUS
+            ):
+                message = (
+                    f"answered {response.status_code} ({response.reason}):"
+                    f" {_start(response.content)}"
+                )
+                raise ConnectionError(message) from error  # which pooch does not try again
+            report(f"{state}: {_reason(error)}")
+            raise
+
+    report(f"{state}: {url}{archive}")
+    no_answer = need("requests", "data", "Fetching census files").RequestException
+    with tempfile.TemporaryDirectory(dir=directory) as temporary:
+        files = need("pooch", "data", "").create(
+            temporary, url, registry={archive: None}, retry_if_failed=retries
+        )
+        try:
+            files.fetch(archive, downloader=download)
+        except (ConnectionError, ValueError, no_answer) as error:
+            failed = (
+                ""
+                if isinstance(error, ConnectionError)
+                else f"could not be fetched in {retries + 1} attempts: "
+            )
+            raise ConnectionError(
+                f"{url}{archive} {failed}{_reason(error)}; to place it manually, open the address"
+                f" in a browser and put {archive}, or the {member} in it, into {directory}"
+            ) from error
+        os.replace(Path(temporary) / member, directory / member)
+    return directory / member
+
+
+def _unpack(archive: Path, target: Path, survey: Survey) -> None:
+    """The person file of the zip, or a ValueError, after which pooch tries again: the Census
+    Bureau's site is known to answer with a page, status and all as if it were the file."""
+    try:
+        with zipfile.ZipFile(archive) as zipped:
+            inside = person_file(zipped, survey[0])
+            if inside is None:
+                raise ValueError(
+                    f"there is no {target.name} in it, only {', '.join(zipped.namelist()[:5])}"
+                )
+            with zipped.open(inside) as source, target.open("wb") as out:
+                shutil.copyfileobj(source, out)  # compares the checksum
+        check_raw(target, *survey)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        with archive.open("rb") as arrived:
+            start = arrived.read(2000)
+        damage = f"the zip file that arrived is damaged ({error})"
+        raise ValueError(
+            damage if start.startswith(b"PK") else f"sent no zip file but {_start(start)}"
+        ) from error
+    except RuntimeError as error:  # a password, or an unsupported compression
+        raise ValueError(f"the zip file cannot be unpacked ({error})") from error
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(target), target.name)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, without the chain of wrappers that requests puts around it."""
+    inner = getattr(error.args[0], "reason", None) if error.args else None
+    return str(error) if inner is None else str(inner).rpartition(": ")[2]
+
+
+def _start(page: bytes) -> str:
+    """The start of the response, without markup."""
+    text = re.sub(
+        r"(?s)<(script|style).*?</\1>|<[^>]*>", " ", page.decode("utf-8", errors="replace")
+    )
+    words = " ".join(text.split())[:120]
+    return f"a page that begins {words!r}" if words else "nothing readable"

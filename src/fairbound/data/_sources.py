@@ -1,0 +1,117 @@
+"""Names of data, the same everywhere: `acs:OK`, `synthetic:OK`, or a file.
+
+acs:STATES[:TASK[:YEAR[:HORIZON]]]   acs:OK, acs:OK+VA, acs:CA:Employment, acs:OK:Income:2018:5-Year
+synthetic:STATE                      synthetic:OK, synthetic:VA
+anything else                        the path of a CSV or parquet file; needs a label
+
+A new kind of data is one entry of SOURCES; its names then work in Python, experiment files and on
+the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairbound.data import _acs as acs
+from fairbound.data import _acs_files as acs_files
+from fairbound.data import _synthetic as synthetic
+from fairbound.data._readers import read_table
+from fairbound.data._table import Table, is_census
+from fairbound.data._tasks import HISTORICAL, TASKS
+
+FORM = "acs:STATES[:TASK[:YEAR[:HORIZON]]]"
+
+
+def load(
+    source: str,
+    *,
+    label: str | None = None,
+    features: Sequence[str] | None = None,
+    positive: Any = None,
+    folder: str | Path | None = None,
+    missing: int | None = HISTORICAL,
+    seed: int = 0,
+) -> Table:
+    """The table of that name. `label`, `features` and `positive` apply to files, `folder` and
+    `missing` to census data, `seed` to synthetic data.
+
+    >>> load("synthetic:OK").rows
+    17917
+    """
+    kind, colon, rest = source.partition(":")
+    if not colon or kind.lower() not in SOURCES:
+        if label is None:
+            if not Path(source).exists():
+                raise ValueError(
+                    f"there is no file {source}, and data are called {FORM} or synthetic:STATE"
+                )
+            raise ValueError(
+                f"{source} is a file, so the column to predict must be named: label=... (--label)"
+            )
+        return read_table(source, label=label, features=features, positive=positive)
+    if label is not None or features is not None:
+        raise ValueError(
+            f"{source} is {'census data' if is_census(source) else 'not a file'}: it has its own"
+            " label"
+        )
+    return SOURCES[kind.lower()](rest, folder=folder, missing=missing, seed=seed)
+
+
+def _load_acs(rest: str, *, folder: str | Path | None, missing: int | None, **unused: Any) -> Table:
+    states, *more = rest.split(":")
+    if not states or len(more) > 3:
+        raise ValueError(
+            f"census data are named {FORM}, such as acs:OK or acs:OK+VA, got 'acs:{rest}'"
+        )
+    task, year, horizon = [*more, "", "", ""][:3]
+    if year and not year.isdigit():
+        raise ValueError(f"{year!r} in 'acs:{rest}' is not a year; census data are named {FORM}")
+    survey = int(year or acs_files.USUAL_YEAR), horizon or acs_files.HORIZONS[0]
+    return acs.load(states.split("+"), task or "Income", *survey, folder, missing)
+
+
+def _load_synthetic(rest: str, *, seed: int, **unused: Any) -> Table:
+    state, _, task = rest.partition(":")
+    if ":" in task:
+        raise ValueError(
+            "synthetic data are named synthetic:STATE, such as synthetic:OK, got"
+            f" 'synthetic:{rest}'"
+        )
+    return synthetic.load(state, seed, task or "Income")
+
+
+# kind of source -> its loader: what follows the colon, and the settings of `load`, of which it
+# takes what it needs
+SOURCES: dict[str, Callable[..., Table]] = {"acs": _load_acs, "synthetic": _load_synthetic}
+
+
+def best(state: str, folder: str | Path | None = None) -> str:
+    """`acs:STATE` if its real data are found, else `synthetic:STATE`; if you name a folder, it must
+    hold them."""
+    files = acs_files.available(folder)
+    (state,) = acs_files.states_of([state], [file.state for file in files])
+    if any(file.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for file in files):
+        return f"acs:{state}"
+    # generated data in place of those that somebody named would be a surprise
+    if folder is not None:
+        place = Path(folder).expanduser()
+        why = (
+            "is not there"
+            if not place.exists()
+            else "is not a folder"
+            if not place.is_dir()
+            else ""
+        )
+        raise FileNotFoundError(
+            f"the folder {place} {why or f'has no census file of {state}'}; name the folder where"
+            f" it is (folder, --data), get it with `fairbound data fetch {state} --data {place}`,"
+            " or name none to use the usual places"
+        )
+    if state not in synthetic.STATES:
+        raise FileNotFoundError(
+            f"no file of {state} for Income, {acs_files.USUAL_YEAR} was found, and the synthetic"
+            f" census has {', '.join(synthetic.STATES)} only; {synthetic.real_data(state)}"
+        )
+    return f"synthetic:{state}"

@@ -1,0 +1,180 @@
+"""Splits into training, dual, validation and test sets; and scaling fitted to the training set.
+
+Every split is stratified on the group, so that each part has the same proportions of the groups.
+The seed of a split is separate from those of initial points and mini-batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbound._utils.optional import need
+from fairbound.data._dataset import Dataset, Split
+
+# so that at least two examples are in the held-out fifth: one for validation and one for test
+MIN_GROUP_SIZE = 10
+
+
+def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
+    """The paper's 80 / 10 / 10 into `train`, `validation` (its validation set) and `test`, examples
+    in file order.
+
+    scikit-learn's `train_test_split` with `test_size=.2`, then the held-out fifth again with
+    `test_size=.5`, both stratified on the group and with the same seed. The numbering of the groups
+    is part of it: other numbers for the same groups give parts of the same sizes, but other
+    examples.
+
+    >>> split = paper_split(torch.arange(100) % 2)
+    >>> [len(part) for part in split]
+    [80, 0, 10, 0, 10]
+    """
+    cut = need("sklearn.model_selection", "data", "The paper's split").train_test_split
+    strata = _strata(groups)
+    _refuse_small(
+        strata, np.arange(len(strata)), "that are to be split, and one cannot be in two parts"
+    )
+    train, held_out = cut(np.arange(len(strata)), test_size=0.2, stratify=strata, random_state=seed)
+    _refuse_small(strata, held_out, "held out, and validation and test need one each")
+    validation, test = cut(held_out, test_size=0.5, stratify=strata[held_out], random_state=seed)
+    return Split(
+        torch.from_numpy(train),
+        validation=torch.from_numpy(validation),
+        test=torch.from_numpy(test),
+    )
+
+
+def random_split(
+    groups: Tensor | NDArray[Any], shares: Mapping[str, float] | None = None, *, seed: int
+) -> Split:
+    """A random, stratified partition of the examples into parts of these shares, named as in
+    `Split`.
+
+    Of every group each part gets its share of examples, rounded up or down. By default 60 % train,
+    20 % dual (for the multiplier updates) and 20 % test.
+
+    >>> split = random_split(torch.arange(100) % 2, {"train": 0.5, "test": 0.5}, seed=0)
+    >>> len(split.train), len(split.test)
+    (50, 50)
+    """
+    shares = _checked_shares({"train": 0.6, "dual": 0.2, "test": 0.2} if shares is None else shares)
+    strata = _strata(groups)
+    share = np.array(list(shares.values()))
+    part_of = np.empty(len(strata), dtype=np.int64)  # the part of each example
+    # examples that each part has too few for its share, over the groups so far
+    owed = np.zeros(len(share))
+    for group, members in _shuffled_groups(strata, seed):
+        sizes = _sizes(len(members), share, owed)
+        if not sizes.all():
+            raise ValueError(
+                f"group {group} has {len(members)} examples, too few for each of"
+                f" {', '.join(shares)} to get one; merge or drop groups of fewer than"
+                f" min_size={math.ceil(1 / share.min())} examples"
+            )
+        owed += len(members) * share - sizes
+        part_of[members] = np.repeat(np.arange(len(share)), sizes)
+    return Split(
+        **{
+            name: torch.from_numpy(np.flatnonzero(part_of == part))
+            for part, name in enumerate(shares)
+        }
+    )
+
+
+def scaled(dataset: Dataset, split: Split) -> Dataset:
+    """The dataset with every column of X at mean 0 and (population) standard deviation 1 over the
+    training set.
+
+    Computed in float64 and returned in X's precision. A column that is constant over the training
+    set is only centered, as scikit-learn's StandardScaler does.
+
+    >>> data = Dataset(torch.tensor([[1.0], [3.0], [7.0]]), torch.zeros(3))
+    >>> scaled(data, Split(torch.tensor([0, 1]))).X.flatten().tolist()
+    [-1.0, 1.0, 5.0]
+    """
+    if dataset.X.ndim != 2 or not dataset.X.is_floating_point():
+        raise ValueError(
+            "only a floating-point X of shape (examples, columns) can be scaled, got"
+            f" {dataset.X.dtype} of shape {tuple(dataset.X.shape)}"
+        )
+    if split.train.numel() == 0:
+        raise ValueError("the split has no training examples, and scaling is fitted to them")
+    low, high = int(split.train.min()), int(split.train.max())
+    if low < 0 or high >= dataset.rows:
+        raise ValueError(
+            f"the split trains on example {low if low < 0 else high}, but the examples of the"
+            f" dataset are 0 to {dataset.rows - 1}"
+        )
+    X = dataset.X.double()
+    train = X[split.train.to(X.device)]
+    # a rounded mean would leave a deviation that is not quite 0
+    constant = train.amax(0) == train.amin(0)
+    mean = torch.where(constant, train[0], train.mean(0))
+    deviation = torch.where(constant, 1.0, train.std(0, correction=0))
+    return replace(dataset, X=((X - mean) / deviation).to(dataset.X.dtype))
+
+
+def _shuffled_groups(strata: NDArray[Any], seed: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    """Every group and its examples in random order, with a single sort for all groups."""
+    names, inverse, counts = np.unique(strata, return_inverse=True, return_counts=True)
+    shuffled = np.random.default_rng(seed).permutation(len(strata))
+    by_group = shuffled[np.argsort(inverse[shuffled], kind="stable")]
+    yield from zip(names, np.split(by_group, np.cumsum(counts)[:-1]), strict=True)
+
+
+def _sizes(
+    examples: int, share: NDArray[np.float64], owed: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """How many of a group's examples each part gets: its share rounded down, plus one where the
+    deficit is largest."""
+    exact = examples * share
+    sizes = np.floor(exact + 1e-9).astype(np.int64)  # 0.6 * 5 may be slightly below 3
+    fraction = exact - sizes
+    # whole shares get none
+    order = np.argsort(-np.where(fraction > 1e-9, fraction + owed, -np.inf), kind="stable")
+    sizes[order[: examples - int(sizes.sum())]] += 1
+    return sizes
+
+
+def _strata(groups: Tensor | NDArray[Any]) -> NDArray[Any]:
+    strata = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    if strata.ndim != 1:
+        raise ValueError(f"a split needs one group for every example, got shape {strata.shape}")
+    if len(strata) == 0:
+        raise ValueError("there are no examples to split")
+    return strata
+
+
+def _refuse_small(strata: NDArray[Any], examples: NDArray[np.int64], where: str) -> None:
+    """Every group must have two members among these examples."""
+    names, inverse = np.unique(strata, return_inverse=True)
+    count = np.bincount(inverse[examples], minlength=len(names))
+    if count.min() < 2:
+        raise ValueError(
+            f"group {names[count.argmin()]} has {count.min()} of the {len(examples)} examples"
+            f" {where}; merge or drop groups of fewer than min_size={MIN_GROUP_SIZE} examples"
+        )
+
+
+def _checked_shares(shares: Mapping[str, float]) -> Mapping[str, float]:
+    for name, share in shares.items():
+        if name not in Split._fields:
+            raise ValueError(
+                f"no part of a split is called {name!r}; there are {', '.join(Split._fields)}"
+            )
+        if not 0 < share <= 1:
+            raise ValueError(
+                f"the share of {name} must be above 0 and at most 1, got {share}; omit unused parts"
+            )
+    if "train" not in shares:
+        raise ValueError(f"a split needs a share for train, got {', '.join(shares) or 'none'}")
+    if abs(math.fsum(shares.values()) - 1) > 1e-9:
+        raise ValueError(f"the shares must add up to 1, got {math.fsum(shares.values()):g}")
+    return shares

@@ -1,0 +1,295 @@
+"""A table as it was read: named columns, which of them is the label, which are features, and where
+it comes from.
+
+Loaders return a `Table`; a `Dataset` (tensors) is made from it once the protected attribute is
+known, because the protected column is not an input of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairbound.constraints._subgroups import (
+    Attribute,
+    Grouping,
+    Intersection,
+    column_named,
+    is_missing,
+)
+from fairbound.data._attributes import one_by_one, parse_attribute
+from fairbound.data._dataset import Dataset
+from fairbound.data._encoders import DATES, NUMBERS, Encoder, holds_numbers
+from fairbound.data._outcomes import binary
+
+# One attribute or several, whose combinations are the groups; text as in
+# `fairbound.data._attributes`: "SEX,AGEP:25:65"
+Groups = str | Attribute | Sequence[str | Attribute] | Intersection
+CENSUS_KINDS = ("acs", "synthetic")  # of sources whose columns are those of the census code book
+Small = Literal["merge", "drop"]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Named columns of equal length.
+
+    >>> Table(
+    ...     {"AGEP": np.array([30, 40]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "example"
+    ... ).rows
+    2
+    """
+
+    # name -> (rows,); numbers, booleans or text; missing: NaN or None
+    columns: Mapping[str, NDArray[Any]]
+    label: str  # the column to predict
+    features: tuple[str, ...]  # the columns that a model may see
+    source: str  # "acs:OK", "synthetic:OK", the name of a file
+    positive: Any = None  # the label's value that counts as 1, where that is not evident
+    # census: the number that was written into empty fields; None: they are NaN
+    missing: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in (self.label, *self.features):
+            column_named(name, self.columns)
+        if self.label in self.features:
+            raise ValueError(
+                f"the label {self.label!r} is also a feature; a model must not see what it predicts"
+            )
+        for name, column in self.columns.items():
+            _check_form(column, name)
+            if len(column) != self.rows:
+                raise ValueError(
+                    f"column {name!r} has {len(column)} rows but the label {self.label!r} has"
+                    f" {self.rows}"
+                )
+        if self.rows == 0:
+            raise ValueError(f"{self.source} has no rows")
+
+    @property
+    def rows(self) -> int:
+        return len(self.columns[self.label])
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the rows are generated: everything made from them must say so."""
+        return self.source.partition(":")[0] == "synthetic"  # a file may be called "synthetic.csv"
+
+    @property
+    def census(self) -> bool:
+        """Whether the columns are those of the census code book."""
+        return is_census(self.source)
+
+    def complete(self, *names: str) -> Table:
+        """The rows in which nothing is missing, in these columns or, where none is named, in
+        features and label.
+
+        >>> Table(
+        ...     {"AGEP": np.array([30, np.nan]), "rich": np.array([0, 1])}, "rich", ("AGEP",), "x"
+        ... ).complete().source
+        'x; 1 of 2 rows dropped, with missing values'
+        """
+        complete = np.ones(self.rows, dtype=bool)
+        for name in names or (*self.features, self.label):
+            complete &= ~is_missing(column_named(name, self.columns))
+        if complete.all():
+            return self
+        if not complete.any():
+            raise ValueError(
+                f"every row of {self.source} has a missing value; name the columns that are needed"
+            )
+        return replace(
+            self,
+            columns={name: column[complete] for name, column in self.columns.items()},
+            source=(
+                f"{self.source}; {int((~complete).sum())} of {self.rows} rows dropped, with missing"
+                " values"
+            ),
+        )
+
+    def groups(self, group: Groups, *, min_size: int = 0, small: Small = "merge") -> Tensor:
+        """(rows of the Dataset,) the group of each row that `dataset` keeps: what a split is
+        stratified on."""
+        ids = self._grouping(group, min_size, small).ids
+        return ids[ids >= 0]
+
+    def dataset(
+        self,
+        group: Groups,
+        *,
+        train: Tensor | None = None,
+        min_size: int = 0,
+        small: Small = "merge",
+        keep_group: bool = False,
+        categorical: Sequence[str] = (),
+        dtype: torch.dtype = torch.float32,
+    ) -> Dataset:
+        """The rows as tensors, with one group column: an attribute, or the intersection of several.
+
+        The protected columns are no inputs unless `keep_group` says so. Numbers, integer codes too,
+        stay as they are; text, and the columns named in `categorical`, becomes one 0/1 column per
+        level. Groups of fewer than `min_size` rows are merged or dropped; rows in no group are
+        removed, and `source` says how many.
+
+        Levels are fitted to the training rows (to all, where `train` is not given): missing text is
+        one of them, and a level that only other rows have is all zero. Missing numbers are filled
+        with the training mean, and a column marks them. `train` holds the rows to fit to, numbered
+        as in the Dataset:
+
+            split = random_split(table.groups(sex), seed=0)
+            data = table.dataset(sex, train=split.train)
+
+        >>> from fairbound.constraints._subgroups import Coded
+        >>> columns = {
+        ...     "SEX": np.array([1, 2, 2]),
+        ...     "AGEP": np.array([30, 40, 50]),
+        ...     "rich": np.array([0, 1, 1]),
+        ... }
+        >>> data = Table(columns, "rich", ("SEX", "AGEP"), "example").dataset(
+        ...     Coded("SEX", (1, 2), ("man", "woman"))
+        ... )
+        >>> data.names, data.groups["SEX"], data.levels["SEX"]
+        (('AGEP',), tensor([0, 1, 1]), ('man', 'woman'))
+        """
+        grouping = self._grouping(group, min_size, small)
+        rows = (grouping.ids >= 0).nonzero().flatten()
+        protected = [attribute.name for attribute in grouping.attributes]
+        features = self._inputs(protected, keep_group, categorical)
+        fitted = rows if train is None else rows[_row_numbers(train, len(rows))]
+        if train is None:
+            self._refuse_leaking_means(features, categorical)
+        encoder = Encoder.fit(self.columns, features, fitted.numpy(), categorical=categorical)
+        name = " x ".join(protected)
+        dropped = (
+            f"; {grouping.dropped} of {self.rows} rows dropped, in groups of fewer than {min_size}"
+        )
+        dropped = dropped if grouping.dropped else ""
+        return Dataset(
+            X=encoder.transform(self.columns, dtype)[rows],
+            y=torch.from_numpy(binary(self.columns[self.label], self.label, self.positive)).to(
+                dtype
+            )[rows],
+            groups={name: grouping.ids[rows]},
+            names=encoder.names,
+            source=self.source + dropped,
+            levels={name: grouping.names},
+        )
+
+    def intersection(self, group: Groups) -> Intersection:
+        """All groups that an attribute, or several together, define in this table.
+
+        >>> table = Table({"sex": np.array(["f", "m"]), "y": np.array([0, 1])}, "y", (), "example")
+        >>> table.intersection("sex").definable
+        2
+        """
+        if isinstance(group, Intersection):
+            return group
+        listed = [group] if isinstance(group, Attribute) else one_by_one(group)
+        return Intersection(tuple(self._attribute(attribute) for attribute in listed))
+
+    def _attribute(self, attribute: str | Attribute) -> Attribute:
+        if isinstance(attribute, str):
+            return parse_attribute(attribute, self.columns, self.census, self.missing)
+        if not isinstance(attribute, Attribute):
+            raise ValueError(
+                "a protected attribute is named, or a Coded, Banded or Against"
+                f" (fairbound.constraints._subgroups); got {attribute!r}"
+            )
+        return attribute
+
+    def _grouping(self, group: Groups, min_size: int, small: Small) -> Grouping:
+        intersection = self.intersection(group)
+        for attribute in intersection.attributes:
+            column_named(attribute.name, self.columns)
+            if attribute.name == self.label:
+                raise ValueError(
+                    f"{self.label!r} is the label; it cannot be the protected attribute too"
+                )
+        grouping = intersection.group(self.columns, min_size, small)
+        if len(grouping) == 0:
+            raise ValueError(
+                f"none of the {grouping.populated} groups has {min_size} rows, nor have all"
+                " together; lower min_size"
+                if small == "merge"
+                else (
+                    f"none of the {grouping.populated} groups has {min_size} rows; lower min_size,"
+                    " or merge small ones"
+                )
+            )
+        return grouping
+
+    def _inputs(
+        self, protected: Sequence[str], keep_group: bool, categorical: Sequence[str]
+    ) -> list[str]:
+        for name in categorical:
+            column_named(name, self.columns)
+        features = [name for name in self.features if keep_group or name not in protected]
+        if not features:
+            raise ValueError(
+                f"no feature is left besides the protected {', '.join(protected)}; keep_group=True"
+                " keeps it"
+            )
+        return features
+
+    def _refuse_leaking_means(self, features: Sequence[str], categorical: Sequence[str]) -> None:
+        """A mean over all rows would leak the held-out rows into training."""
+        for name in features:
+            column = self.columns[name]
+            if name in categorical or not holds_numbers(column) or not is_missing(column).any():
+                continue
+            raise ValueError(
+                f"{name} is missing in {int(is_missing(column).sum())} of {self.rows} rows, and the"
+                " mean that fills them must come from training rows: split first,"
+                " random_split(table.groups(group), seed=0), and pass train=split.train; or drop"
+                " those rows with table.complete()"
+            )
+
+
+def is_census(source: str) -> bool:
+    """Whether a source, by its name, is census data, real or synthetic.
+
+    >>> is_census("ACS:OK"), is_census("acs.csv")
+    (True, False)
+    """
+    kind, colon, _ = source.partition(":")
+    return bool(colon) and kind.lower() in CENSUS_KINDS
+
+
+def _check_form(column: NDArray[Any], name: str) -> None:
+    """The forms that the columns of a Table have; `columns.column_of` makes them."""
+    if (
+        not isinstance(column, np.ndarray)
+        or column.ndim != 1
+        or column.dtype.kind not in NUMBERS + DATES + "UO"
+    ):
+        raise ValueError(
+            f"column {name!r} is not a vector of numbers or text; make the table with read_table"
+        )
+    types = set(map(type, column)) - {type(None)} if column.dtype.kind == "O" else set()
+    if types and types != {str} and types != {bool}:
+        shown = ", ".join(sorted(kind.__name__ for kind in types))
+        raise ValueError(
+            f"column {name!r} holds objects of type {shown}; make the table with read_table"
+        )
+
+
+def _row_numbers(train: Tensor, rows: int) -> Tensor:
+    """Training rows, checked against the number of rows."""
+    train = torch.as_tensor(train).cpu()
+    if train.dtype == torch.bool or train.is_floating_point():
+        raise ValueError(
+            f"train must hold row numbers, got {train.dtype}; use mask.nonzero().flatten()"
+        )
+    if train.numel() == 0:
+        raise ValueError("train is empty; levels and means need rows to be fitted to")
+    if int(train.min()) < 0 or int(train.max()) >= rows:
+        raise ValueError(
+            f"train goes from {int(train.min())} to {int(train.max())}, but the rows are 0 to"
+            f" {rows - 1}"
+        )
+    return train

@@ -1,0 +1,95 @@
+"""Error rates of every group against those of a reference group: differences and ratios, each with
+its interval.
+
+Both intervals are the middle of draws of what the two true rates may be (`intervals.percentile`).
+They hold for one comparison alone; of many groups some differ by chance. `beyond_chance` therefore
+counts all comparisons of a rate, by Bonferroni: with the normal tail of the draws, since so small a
+tail has few draws in it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import ndtr
+
+from fairbound.metrics._counts import NAMES, Counts
+from fairbound.metrics._intervals import (
+    DRAWS,
+    UNDEFINED,
+    IntervalEstimate,
+    beta_draws,
+    check_level,
+    draws_for,
+    percentile,
+)
+
+# who is flagged wrongly, who is missed wrongly
+ERROR_RATES = ("false_positive_rate", "false_negative_rate")
+MAX_COMPARED = 1_000  # groups, the largest
+
+
+class ReferenceGap(NamedTuple):
+    """How a group's rate compares with that of the reference group."""
+
+    difference: IntervalEstimate  # rate of the group minus that of the reference group
+    ratio: IntervalEstimate  # one over the other; undefined where the reference group's rate is 0
+    beyond_chance: bool  # whether the difference is beyond chance, with all groups counted
+
+
+NOT_COMPARED = ReferenceGap(UNDEFINED, UNDEFINED, False)
+
+
+def reference_gaps(
+    counts: Counts,
+    reference: str,
+    *,
+    level: float = 0.95,
+    draws: int = DRAWS,
+    seed: int = 0,
+    min_size: int = 0,
+    intervals: bool = True,
+) -> dict[str, dict[str, ReferenceGap]]:
+    """Name of the group -> error rate -> its gap, for the groups of at least `min_size` examples
+    that have the rate.
+
+    >>> compas = Counts.from_cells(
+    ...     {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
+    ... )
+    >>> gap = reference_gaps(compas, "Caucasian")["African-American"]["false_positive_rate"]
+    >>> print(gap.difference, gap.ratio, gap.beyond_chance)
+    0.2139 [0.1824, 0.2456] 1.9121 [1.7265, 2.1257] True
+    """
+    check_level(level)
+    at, sizes = counts.names.index(reference), counts.sizes()
+    order = sizes.argsort(descending=True, stable=True)[:MAX_COMPARED].tolist()
+    compared = [g for g in order if g != at and sizes[g] >= max(min_size, 1)]
+    gaps: dict[str, dict[str, ReferenceGap]] = {counts.names[g]: {} for g in compared}
+    rates, rng = counts.rates(), np.random.default_rng(seed)
+    for rate in ERROR_RATES:
+        row = NAMES.index(rate)
+        groups = [g for g in compared if rates.defined[row, g]]
+        if not groups or not rates.defined[row, at]:
+            continue
+        value, base = rates.values[row, groups], float(rates.values[row, at])
+        both = torch.tensor([*groups, at])
+        drawn = beta_draws(
+            rates.successes[row, both], rates.trials[row, both], draws_for(len(both), draws), rng
+        )
+        difference, ratio = drawn[:, :-1] - drawn[:, -1:], drawn[:, :-1] / drawn[:, -1:]
+        tail = 2 * ndtr(-(difference.mean(0).abs() / difference.std(0)).numpy()) * len(groups)
+        for i, g in enumerate(groups):
+            gap = percentile(float(value[i]) - base, difference[:, i], level)
+            over = percentile(float(value[i]) / base, ratio[:, i], level) if base > 0 else UNDEFINED
+            outside = gap.low is not None and gap.high is not None and not gap.low <= 0 <= gap.high
+            beyond_chance = outside and bool(tail[i] <= 1 - level)
+            if not intervals:
+                gap, over, beyond_chance = (
+                    IntervalEstimate(gap.value),
+                    IntervalEstimate(over.value),
+                    False,
+                )
+            gaps[counts.names[g]][rate] = ReferenceGap(gap, over, beyond_chance)
+    return gaps
