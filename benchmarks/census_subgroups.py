@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from fairbound import Constrained, DescentAscent, constraints
-from fairbound.constraints import Coded, Intersection
+from fairbound.columns import Coded, Intersection
 from fairbound.data._attributes import parse_attributes
 from fairbound.metrics import Losses, group_loss_intervals
 

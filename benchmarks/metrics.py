@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from fairlearn import metrics as fairlearn
 
-from fairbound.constraints._subgroups import Intersection
+from fairbound.columns._attributes import Intersection
 from fairbound.data import _codebook as codebook
 from fairbound.metrics import metric_intervals
 from fairbound.metrics._counts import Counts

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from browsing import browsed, needs_browser
 
-from fairbound._utils.drawing import DOT, INK, TITLE, svg
 from fairbound.auditing import _page as audit_page
 from fairbound.auditing._audits import Audit, audit
 from fairbound.auditing._figures import (
@@ -29,6 +28,7 @@ from fairbound.auditing._figures import (
 from fairbound.auditing._page import page, write_page
 from fairbound.auditing._text import RATE_WORDS, capital, explained, number, title, why_undefined
 from fairbound.metrics._counts import RATES
+from fairbound.reports._figures import DOT, INK, TITLE, svg
 
 NASTY = (
     "<script>document.title='x'</script>",

@@ -13,7 +13,7 @@ import pytest
 from commands import call
 
 from fairbound.auditing import audit, audit_columns
-from fairbound.data import _table_files as table_files
+from fairbound.columns import _files as table_files
 from fairbound.data import read_columns
 
 HEADER = "id,name,sex,race,dob,decile_score,priors_count,c_jail_in,text,decile_score,priors_count,two_year_recid"

@@ -18,7 +18,7 @@ from commands import call
 from fairbound.auditing import Audit, audit, audit_columns
 from fairbound.auditing._headline import answers
 from fairbound.auditing._page import page
-from fairbound.data._where import rows_where
+from fairbound.columns._rows import rows_where
 from fairbound.metrics._counts import Counts
 from fairbound.metrics._reference_gaps import reference_gaps
 

@@ -15,7 +15,6 @@ import pytest
 from browsing import browsed, needs_browser
 from demonstration import demonstration
 
-from fairbound._utils.drawing import TITLE
 from fairbound.benchmark._page import Page
 from fairbound.benchmark.board._figures import curves, ends, profiles, scatter
 from fairbound.benchmark.board._findings import finding, overall
@@ -23,6 +22,7 @@ from fairbound.benchmark.board._results import PARTS, Board, Curves, HeldOut, In
 from fairbound.benchmark.board._scoring import reached
 from fairbound.benchmark.board._section import board_section
 from fairbound.benchmark.board._tables import heldout_table
+from fairbound.reports._figures import TITLE
 
 FILES = r'href="((?:tables|figures)/[^"]+)"'
 WAIT = "await new Promise(done => setTimeout(done, 100));"  # for the address to change

@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 import torch
 
-from fairbound._utils.drawing import TITLE, panels, style, svg, write_pdf
 from fairbound.benchmark import _plots as plots
 from fairbound.benchmark._engine import Engine
 from fairbound.benchmark._plan import Plan
@@ -27,6 +26,7 @@ from fairbound.benchmark._stored_study import StoredStudy
 from fairbound.benchmark._study import Study, load
 from fairbound.metrics._counts import Counts
 from fairbound.metrics.fairness_metrics import values
+from fairbound.reports._figures import TITLE, panels, style, svg, write_pdf
 
 Cells = dict[str, list[StoredResult]]
 
@@ -445,7 +445,7 @@ def test_five_groups_from_a_store(tmp_path: Path) -> None:
 def test_pyplot_stays_unloaded() -> None:
     script = (
         "import sys; from fairbound.benchmark._sections import study_section\n"
-        "from fairbound._utils.drawing import svg\n"
+        "from fairbound.reports._figures import svg\n"
         "from fairbound.benchmark._plots import End, draw_ends\n"
         "early = {'matplotlib', 'jinja2'} & set(sys.modules)\n"
         "svg(draw_ends({'train': [End('a', 0.5, 0.1, 0.2, 0.1)]}, '', 'violation'))\n"

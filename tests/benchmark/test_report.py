@@ -20,7 +20,6 @@ from made_results import Made, stored_study
 from fairbound.benchmark._entry import Paper, Printed
 from fairbound.benchmark._page import Exhibit, Page, Section
 from fairbound.benchmark._paper_comparison import agreement, beside
-from fairbound.benchmark._report_table import ReportTable, frame_of
 from fairbound.benchmark._results import Results
 from fairbound.benchmark._sections import study_section
 from fairbound.benchmark._stored_study import StoredStudy
@@ -28,6 +27,7 @@ from fairbound.benchmark._study import load
 from fairbound.benchmark.board._section import board_section
 from fairbound.benchmark.problems.table import SplitSpec
 from fairbound.cli._report import show
+from fairbound.reports._table import ReportTable, frame_of
 
 ENTRIES = ("SGD", "SSL-ALM", "SSw")
 SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}

@@ -20,7 +20,6 @@ from small_study import small_plan, small_study
 from fairbound.benchmark._engine import Engine
 from fairbound.benchmark._entry import Paper, Printed
 from fairbound.benchmark._paper_comparison import PAPERS_CHOICE
-from fairbound.benchmark._report_table import ReportTable, frame_csv, frame_of, latex
 from fairbound.benchmark._results import ReportItem, Results
 from fairbound.benchmark._sections import study_section
 from fairbound.benchmark._store import Store
@@ -34,6 +33,7 @@ from fairbound.benchmark._tables import (
     tuning_table,
 )
 from fairbound.benchmark.problems.table import SplitSpec
+from fairbound.reports._table import ReportTable, frame_csv, frame_of, latex
 
 SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}
 PARTS = ("train", "validation", "test")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fairbound import ALGORITHMS, BatchSpec, Problem, Sampler, initial_points, make_functional, run
+from fairbound.columns._attributes import Against
 from fairbound.constraints._notions import pairwise_loss_parity
-from fairbound.constraints._subgroups import Against
 from fairbound.data import load, paper_split, scaled
 from fairbound.data._synthetic import population
 from fairbound.metrics._counts import Counts

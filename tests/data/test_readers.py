@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbound.data import _table_files as table_files
+from fairbound.columns import _files as table_files
 from fairbound.data._readers import column_of, read_columns, read_table, table_of
 
 COLUMNS: dict[str, list[Any]] = {

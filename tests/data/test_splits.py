@@ -15,8 +15,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from fairbound import BatchSpec, Dataset, Sampler, Split, initial_points
+from fairbound.columns._attributes import Against, Attribute, Coded
 from fairbound.constraints._cells import Cells
-from fairbound.constraints._subgroups import Against, Attribute, Coded
 from fairbound.data._readers import read_table
 from fairbound.data._samplers import SamplerStack
 from fairbound.data._splits import paper_split, random_split, scaled

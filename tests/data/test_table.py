@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbound import Dataset
-from fairbound.constraints._subgroups import Against, Banded, Coded, Intersection
+from fairbound.columns._attributes import Against, Banded, Coded, Intersection
+from fairbound.columns._labels import binary, binary_like, two_values
 from fairbound.data._encoders import MOST_LEVELS, Encoder
-from fairbound.data._outcomes import binary, binary_like, two_values
 from fairbound.data._readers import read_table, table_of
 from fairbound.data._splits import paper_split, random_split
 from fairbound.data._table import Table

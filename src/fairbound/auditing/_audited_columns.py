@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from fairbound._utils.sentences import marked_rows
 from fairbound.auditing._audits import Audit, audit
 from fairbound.auditing._text import own_group
-from fairbound.constraints._subgroups import (
+from fairbound.columns._attributes import (
     Attribute,
     Intersection,
     column_named,
     is_missing,
     text_among_numbers,
 )
+from fairbound.columns._labels import binary, binary_like, different_values, one_against_rest
+from fairbound.columns._rows import rows_where
 from fairbound.data._attributes import is_census_export, parse_attributes
-from fairbound.data._outcomes import binary, binary_like, different_values, one_against_rest
-from fairbound.data._where import rows_where
 
 Rows = NDArray[np.int64]  # numbers of rows
 MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes

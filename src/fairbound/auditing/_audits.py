@@ -25,7 +25,7 @@ from fairbound.auditing._text import (
     small_groups,
     threshold_hint,
 )
-from fairbound.constraints._subgroups import Coded
+from fairbound.columns._attributes import Coded
 from fairbound.metrics._counts import (
     Counts,
     as_binary,

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.sentences import counted
+from fairbound.columns._attributes import is_missing
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._statistics import HardClass, positive
-from fairbound.constraints._subgroups import is_missing
 from fairbound.metrics._counts import as_binary, as_numbers, as_vector, as_weights, same_length
 
 MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewness are too uncertain

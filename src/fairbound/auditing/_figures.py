@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
-from fairbound._utils.drawing import (
+from fairbound.auditing._audits import Audit, GroupAudit
+from fairbound.auditing._comparisons import Comparison
+from fairbound.auditing._text import SMALL_GROUP, interval, number, title, why_no_rate
+from fairbound.metrics._counts import Counts
+from fairbound.metrics._intervals import IntervalEstimate
+from fairbound.reports._figures import (
     COLORS,
     DASHES,
     DOT,
@@ -20,11 +25,6 @@ from fairbound._utils.drawing import (
     style,
     titled,
 )
-from fairbound.auditing._audits import Audit, GroupAudit
-from fairbound.auditing._comparisons import Comparison
-from fairbound.auditing._text import SMALL_GROUP, interval, number, title, why_no_rate
-from fairbound.metrics._counts import Counts
-from fairbound.metrics._intervals import IntervalEstimate
 
 MAX_GROUPS = 30  # in a figure of rates
 MAX_OUTLINES = 10  # in a figure of scores: more cannot be told apart

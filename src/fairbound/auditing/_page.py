@@ -1,7 +1,7 @@
 """An audit as one HTML page: the question, figures and tables in a single file that needs no
 network, now or later.
 
-What the page says beside its numbers is in `_utils/templates/audit.html`, which escapes everything
+What the page says beside its numbers is in `reports/templates/audit.html`, which escapes everything
 that comes from the user: names of groups and columns, the source, notes.
 """
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from fairbound._utils.files import write_text
-from fairbound._utils.pages import TableCell, render
 from fairbound._utils.sentences import counted
 from fairbound.auditing import _figures as figures
 from fairbound.auditing._audits import Audit, GroupAudit
@@ -35,6 +34,7 @@ from fairbound.auditing._text import (
 )
 from fairbound.metrics._intervals import UNDEFINED, IntervalEstimate
 from fairbound.metrics.fairness_metrics import GroupPair
+from fairbound.reports._page import TableCell, render
 
 # groups in a table of the page: more make it megabytes, and the CSV and JSON files have all
 MAX_LISTED = 300

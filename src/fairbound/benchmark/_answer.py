@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from fairbound.benchmark._front import TOLERANCE, difference, spread
-from fairbound.benchmark._report_table import ReportTable, frame_of
 from fairbound.benchmark._results import Results, decided, mean_std
+from fairbound.reports._table import ReportTable, frame_of
 
 NEXT = {  # command, and what it does
     "fairbound board": "every method on every problem; in a checkout: make board",

@@ -18,7 +18,7 @@ TRIAL_S = 20.0  # for a step on a toy, Python's start included
 TRIAL = """
 import pickle, sys
 from pathlib import Path
-from fairbound.benchmark._custom_algorithm import load_module
+from fairbound._utils.modules import load_module
 from fairbound.training._contract import trial_step
 file, name, settings = pickle.load(sys.stdin.buffer)
 facts = trial_step(getattr(load_module(Path(file)), name)(**settings))

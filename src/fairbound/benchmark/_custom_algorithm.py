@@ -8,16 +8,14 @@ for every field.
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
-import sys
-import traceback
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fairbound._utils.modules import line_of, load_module
 from fairbound._utils.sentences import did_you_mean
 from fairbound.core import Algorithm
 from fairbound.training._contract import (
@@ -77,57 +75,6 @@ def _is_method(one: Any, module: ModuleType) -> bool:
     return (
         isinstance(one, type) and issubclass(one, Algorithm) and one.__module__ == module.__name__
     )
-
-
-# The file -----------------------------------------------------------------------------------------
-
-
-def load_module(path: Path, form: str = "") -> ModuleType:
-    """The file as a module whose name is made from its place and content.
-
-    So the same file is the same class, also in another process that has loaded it, and a changed
-    one is another class.
-    """
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"there is no file {path} (seen from {Path.cwd()}); {form}"
-        ) from error
-    except OSError as error:
-        raise OSError(f"{path} cannot be read ({error.strerror}); {form}") from error
-    place = str(path.resolve())
-    name = "fairbound_custom_" + hashlib.sha256(place.encode() + b"\n" + text).hexdigest()[:16]
-    if name not in sys.modules:
-        module = sys.modules[name] = ModuleType(name)  # dataclasses need their module
-        module.__file__ = place
-        _execute(module, text, path)
-    return sys.modules[name]
-
-
-def _execute(module: ModuleType, text: bytes, path: Path) -> None:
-    """The text that was read: Python's own loader may take an older version from its cache."""
-    try:
-        exec(compile(text, str(module.__file__), "exec"), vars(module))
-    except (Exception, SystemExit) as error:
-        del sys.modules[module.__name__]
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        place = f"{path}, line {_line(error, str(module.__file__))}"
-        raise ImportError(
-            f"{place}: the file cannot be loaded: {type(error).__name__}: {message}"
-        ) from error
-
-
-def _line(error: BaseException, file: str) -> int | str:
-    """Of the user's file, where it broke."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == file
-    ]
-    if not lines and isinstance(error, SyntaxError):
-        return error.lineno or "?"
-    return lines[-1] or "?" if lines else "?"
 
 
 # The class ----------------------------------------------------------------------------------------
@@ -233,7 +180,7 @@ def tried_algorithm(text: str) -> CustomAlgorithm:
     except ValueError:  # it refuses the problem of the trial, and would say so of another
         return custom
     except Exception as error:
-        line = _line(error, str(custom.path.resolve()))
+        line = line_of(error, str(custom.path.resolve()))
         raise ValueError(
             f"{custom.path}, line {line}: a first step of {custom.name} raised"
             f" {type(error).__name__}: {error}"

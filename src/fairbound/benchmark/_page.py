@@ -1,7 +1,7 @@
 """The page of studies and boards, with every table and figure as a file beside it; made from stored
 results alone.
 
-index.html    opens offline: tables to sort and figures (`_utils/templates/benchmark.html`)
+index.html    opens offline: tables to sort and figures (`reports/templates/benchmark.html`)
 tables/       every table as CSV and LaTeX; of a board also all that was recorded, as CSV
 figures/      every figure as PDF
 
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fairbound._utils.drawing import write_pdf
 from fairbound._utils.files import write_text
-from fairbound._utils.pages import TableCell, render
-from fairbound.benchmark._report_table import MISSING, ReportTable, frame_csv
 from fairbound.benchmark._stored_study import Card, data_line
+from fairbound.reports._figures import write_pdf
+from fairbound.reports._page import TableCell, render
+from fairbound.reports._table import MISSING, ReportTable, frame_csv
 
 OnProgress = Callable[[int, int], None]  # files written, and all of them
 

@@ -32,9 +32,9 @@ import numpy as np
 import pandas as pd
 
 from fairbound.benchmark._entry import METRICS
-from fairbound.benchmark._report_table import WHOLE, ReportTable, frame_of
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._results import Array, Results, student_interval
+from fairbound.reports._table import WHOLE, ReportTable, frame_of
 
 Studies = Mapping[str, Results]  # by name, within the paper's budget
 VERDICTS = ("reproduced", "not reproduced", "opposite", "cannot be decided")

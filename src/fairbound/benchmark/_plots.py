@@ -9,7 +9,7 @@ radar        the fairness metrics of each method at the end (Figure 4)
 trade-off    loss against violation at the end
 
 A panel is a method, and all have the same axes. To add a figure, write a function of `Results` that
-returns one, with its caption as its label (`_utils/drawing.py`), and enter it in `PLOTS`.
+returns one, with its caption as its label (`reports/_figures.py`), and enter it in `PLOTS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fairbound._utils.drawing import (
+from fairbound.benchmark._front import on_front
+from fairbound.benchmark._results import LOSS, ReportItem, Results
+from fairbound.reports._figures import (
     ALERT,
     COLORS,
     DOT,
@@ -40,8 +42,6 @@ from fairbound._utils.drawing import (
     thinned,
     titled,
 )
-from fairbound.benchmark._front import on_front
-from fairbound.benchmark._results import LOSS, ReportItem, Results
 
 Range = tuple[float, float]
 PART_COLORS = {"train": DOT, "test": ALERT, "validation": COLORS[2], "dual": COLORS[3]}

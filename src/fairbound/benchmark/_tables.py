@@ -27,8 +27,8 @@ import pandas as pd
 from fairbound.benchmark._answer import answer_table
 from fairbound.benchmark._front import fronts
 from fairbound.benchmark._paper_comparison import HALF_A_DIGIT, PAPERS_CHOICE, beside
-from fairbound.benchmark._report_table import MARK, PERCENT, WHOLE, ReportTable, frame_of
 from fairbound.benchmark._results import QUANTITIES, ReportItem, Results, mean_std, student_interval
+from fairbound.reports._table import MARK, PERCENT, WHOLE, ReportTable, frame_of
 
 MARK_NOTE = (
     f"{MARK} more than two of the paper's standard deviations from its mean; 0 counts as"

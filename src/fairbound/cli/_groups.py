@@ -15,7 +15,7 @@ from fairbound._utils.sentences import counted
 from fairbound.cli._printing import console, plain, visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
-    from fairbound.constraints._subgroups import Grouping
+    from fairbound.columns._attributes import Grouping
     from fairbound.metrics._intervals import IntervalEstimate
 
 FEW_ROWS = 50  # below, a group's rates are uncertain
@@ -52,7 +52,7 @@ def groups_command(
 ) -> None:
     """List the intersectional groups of a table: how many are definable, how many are populated,
     and their sizes."""
-    from fairbound.constraints._subgroups import Intersection
+    from fairbound.columns._attributes import Intersection
     from fairbound.data._attributes import is_census_export, parse_attributes
     from fairbound.data._table import is_census
 
@@ -85,8 +85,8 @@ def _columns(
     source: str, label: str | None, positive: str | None, folder: Path | None
 ) -> tuple[dict[str, Any], Any, str]:
     """The columns, the label as 0 and 1 (None where there is none), and the source's name."""
-    from fairbound.constraints._subgroups import column_named
-    from fairbound.data._outcomes import binary
+    from fairbound.columns._attributes import column_named
+    from fairbound.columns._labels import binary
     from fairbound.data._readers import read_columns
     from fairbound.data._sources import load
     from fairbound.data._table import is_census

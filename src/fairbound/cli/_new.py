@@ -10,7 +10,7 @@ import typer
 from fairbound._utils.files import check_place, write_text
 from fairbound.cli._printing import console, plain
 
-TEMPLATES = Path(__file__).parents[1] / "_utils/templates"
+TEMPLATES = Path(__file__).parent / "templates"
 
 File = Annotated[Path, typer.Argument(help="The Python file to write, such as my_file.py.")]
 General = Annotated[

@@ -15,10 +15,10 @@ from fairbound.cli._printing import console, progress, working
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark._page import Page
-    from fairbound.benchmark._report_table import ReportTable
     from fairbound.benchmark._store import Store
     from fairbound.benchmark._stored_study import StoredStudy
     from fairbound.benchmark.board._results import SentEntry
+    from fairbound.reports._table import ReportTable
 
 MIN_WIDTH = 80  # letters of a terminal's line
 MAX_LINES = 110  # on a terminal: a longer table is read in its file

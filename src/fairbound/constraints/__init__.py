@@ -1,5 +1,5 @@
 """Constraints: which examples (cells), which statistic, which contrast, which bound; the named
-notions; subgroups.
+notions.
 
 >>> demographic_parity(["A", "B"], bound=0.05).names
 ('A - B', 'B - A')
@@ -36,30 +36,16 @@ from fairbound.constraints._notions import (
 )
 from fairbound.constraints._regularizers import FairretNorm
 from fairbound.constraints._statistics import Statistic, soft_positive
-from fairbound.constraints._subgroups import (
-    Against,
-    Attribute,
-    Banded,
-    Coded,
-    Grouping,
-    Intersection,
-)
 
 __all__ = [
     "NOTIONS",
-    "Against",
-    "Attribute",
-    "Banded",
     "Cell",
     "Cells",
-    "Coded",
     "Constraint",
     "ConstraintSet",
     "Contrast",
     "FairretNorm",
     "FunctionConstraint",
-    "Grouping",
-    "Intersection",
     "Matrix",
     "MiniBatch",
     "Statistic",

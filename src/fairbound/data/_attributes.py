@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.sentences import did_you_mean
-from fairbound.constraints._subgroups import (
+from fairbound.columns._attributes import (
     Against,
     Attribute,
     Banded,
@@ -23,9 +23,9 @@ from fairbound.constraints._subgroups import (
     column_named,
     is_missing,
 )
+from fairbound.columns._labels import meaning
 from fairbound.data import _codebook as codebook
 from fairbound.data._encoders import holds_numbers
-from fairbound.data._outcomes import meaning
 
 Columns = Mapping[str, NDArray[Any]]  # name -> (rows,)
 # letters of a variable that no other table has, such as AGEP or RAC1P, and not SEX

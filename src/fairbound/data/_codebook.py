@@ -16,7 +16,7 @@ from importlib.resources import files
 from types import MappingProxyType
 
 from fairbound._utils.sentences import did_you_mean
-from fairbound.constraints._subgroups import Attribute, Banded, Coded
+from fairbound.columns._attributes import Attribute, Banded, Coded
 
 # Where a number is cut by default: ages as labor statistics publish them; 35 hours are full-time
 # work for the Census Bureau; 30,000 and 50,000 dollars and 20 minutes are the tasks' own

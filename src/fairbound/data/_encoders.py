@@ -24,12 +24,11 @@ from torch import Tensor
 
 from fairbound._utils.optional import need
 from fairbound._utils.sentences import marked_rows
-from fairbound.constraints._subgroups import MISSING, is_missing
+from fairbound.columns._attributes import MISSING, is_missing
+from fairbound.columns._column import DATES, NUMBERS
 
 # 0/1 columns that one text column may become: more is nearly always a name, an address or a key
 MOST_LEVELS = 200
-NUMBERS = "biuf"  # numpy's kinds of booleans and numbers
-DATES = "mM"
 WRITTEN_NUMBER = re.compile(r"[+-]?(\d+([.,]\d+)*|[.,]\d+)([eE][+-]?\d+)?")
 
 Column = NDArray[Any]  # (rows,) numbers, booleans or text

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fairbound._utils.optional import need
 from fairbound._utils.sentences import marked_rows
-from fairbound.constraints._subgroups import column_named, is_missing
-from fairbound.data._columns import ColumnTypeError, column_of
+from fairbound.columns._attributes import column_named, is_missing
+from fairbound.columns._column import ColumnTypeError, column_of
+from fairbound.columns._files import columns_of_file
 from fairbound.data._table import Table
-from fairbound.data._table_files import columns_of_file
 
 MISSING_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 READABLE = (

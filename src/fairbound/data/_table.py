@@ -16,17 +16,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.constraints._subgroups import (
+from fairbound.columns._attributes import (
     Attribute,
     Grouping,
     Intersection,
     column_named,
     is_missing,
 )
+from fairbound.columns._column import DATES, NUMBERS
+from fairbound.columns._labels import binary
 from fairbound.data._attributes import one_by_one, parse_attribute
 from fairbound.data._dataset import Dataset
-from fairbound.data._encoders import DATES, NUMBERS, Encoder, holds_numbers
-from fairbound.data._outcomes import binary
+from fairbound.data._encoders import Encoder, holds_numbers
 
 # One attribute or several, whose combinations are the groups; text as in
 # `fairbound.data._attributes`: "SEX,AGEP:25:65"
@@ -144,7 +145,7 @@ class Table:
             split = random_split(table.groups(sex), seed=0)
             data = table.dataset(sex, train=split.train)
 
-        >>> from fairbound.constraints._subgroups import Coded
+        >>> from fairbound.columns._attributes import Coded
         >>> columns = {
         ...     "SEX": np.array([1, 2, 2]),
         ...     "AGEP": np.array([30, 40, 50]),
@@ -198,7 +199,7 @@ class Table:
         if not isinstance(attribute, Attribute):
             raise ValueError(
                 "a protected attribute is named, or a Coded, Banded or Against"
-                f" (fairbound.constraints._subgroups); got {attribute!r}"
+                f" (fairbound.columns._attributes); got {attribute!r}"
             )
         return attribute
 

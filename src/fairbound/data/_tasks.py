@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.sentences import did_you_mean
+from fairbound.columns._rows import holds, names_in
 from fairbound.data._readers import read_columns
 from fairbound.data._table import Table
-from fairbound.data._where import holds, names_in
 
 Column = NDArray[Any]  # (rows,) numbers; NaN: the field was empty
 
@@ -41,7 +41,7 @@ class CensusTask:
 
     name: str
     label: str  # the name of the label's column in the table
-    positive: str  # when the label is 1; like `filters` a condition of `fairbound.data._where`
+    positive: str  # when the label is 1; like `filters` a condition of `fairbound.columns._rows`
     filters: str  # of the rows; empty: all
     features: tuple[str, ...]
     group: str = "RAC1P"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairbound import constraints
-from fairbound.integrations._groups import GroupEncoder
+from fairbound.columns._groups import GroupEncoder
 from fairbound.integrations.sklearn._inputs import (
     is_difference,
     make_constraints,

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fairbound._utils.drawing import (
+from fairbound.benchmark._plots import End, draw_ends
+from fairbound.benchmark._stored_study import Card
+from fairbound.benchmark.board._findings import finding, interval
+from fairbound.benchmark.board._results import Board, InstanceName
+from fairbound.benchmark.board._scoring import Numbers
+from fairbound.benchmark.board._tables import DIVERGED, means_and_stds
+from fairbound.reports._figures import (
     DOT,
     FAINT,
     INK,
@@ -23,12 +29,6 @@ from fairbound._utils.drawing import (
     thinned,
     titled,
 )
-from fairbound.benchmark._plots import End, draw_ends
-from fairbound.benchmark._stored_study import Card
-from fairbound.benchmark.board._findings import finding, interval
-from fairbound.benchmark.board._results import Board, InstanceName
-from fairbound.benchmark.board._scoring import Numbers
-from fairbound.benchmark.board._tables import DIVERGED, means_and_stds
 
 FIRST = 0.01  # of the budget, where axes begin
 TICKS = {0.01: "1 %", 0.1: "10 %", 1.0: "100 %"}

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from fairbound._utils.sentences import counted
-from fairbound.benchmark._report_table import SHORT, WHOLE, ReportTable, frame_of
 from fairbound.benchmark._results import DECISIONS, decided, mean_std
 from fairbound.benchmark._stored_study import Card, EntryInfo
 from fairbound.benchmark.board._findings import listed
 from fairbound.benchmark.board._results import PARTS, Board, Cell, InstanceName
 from fairbound.benchmark.board._scoring import TARGET, TARGETS, Numbers, target_of
 from fairbound.benchmark.problems._changes import CHANGES
+from fairbound.reports._table import SHORT, WHOLE, ReportTable, frame_of
 
 MEASURED = ("train_loss", "train_violation", "loss", "violation", "accuracy")
 DIVERGED = 1e6  # a loss or a violation beyond it, or not finite

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fairbound.benchmark._custom_algorithm import load_module
+from fairbound._utils.modules import load_module
 from fairbound.benchmark._user_files import nearest
 from fairbound.core import violations
 from fairbound.data._dataset import Dataset, Split

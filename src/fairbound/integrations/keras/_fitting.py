@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from fairbound.algorithms import AdaptivePI
+from fairbound.columns._groups import GroupEncoder
 from fairbound.constraints._batch import MiniBatch
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._notions import make_constraint
 from fairbound.core import Algorithm
 from fairbound.data._dataset import Dataset, Split
 from fairbound.data._samplers import BatchSpec, Sampler
-from fairbound.integrations._groups import GroupEncoder
 from fairbound.integrations.keras._module import KerasModule
 from fairbound.integrations.keras._validation import check_inputs, refuse_probabilities
 from fairbound.integrations.torch._kkt_report import report_kkt

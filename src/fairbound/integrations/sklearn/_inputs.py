@@ -14,9 +14,9 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from fairbound._utils.optional import need
+from fairbound.columns._groups import GroupColumn
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._notions import NOTIONS, make_constraint
-from fairbound.integrations._groups import GroupColumn
 from fairbound.integrations.sklearn._features import as_frame
 
 pd = need("pandas", "data", "FairClassifier")

@@ -34,8 +34,8 @@ from torch import Tensor
 
 from fairbound._utils.frames import frames_of_ours
 from fairbound.auditing import Verdict
+from fairbound.columns._groups import SUBGROUPS, GroupEncoder
 from fairbound.constraints._constraint import Constraint
-from fairbound.integrations._groups import SUBGROUPS, GroupEncoder
 from fairbound.integrations.sklearn._certification import Certificate, certify, judge, not_certified
 from fairbound.integrations.sklearn._corrections import TOLERANCE, Scores, no_correction
 from fairbound.integrations.sklearn._cross_fitting import (

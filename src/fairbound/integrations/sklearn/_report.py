@@ -16,13 +16,13 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from fairbound._utils.files import write_text
-from fairbound._utils.pages import TableCell
 from fairbound._utils.sentences import counted
 from fairbound.auditing import Audit, Comparison, audit, compare
 from fairbound.auditing._page import Opening, comparison_page
 from fairbound.auditing._verdicts import most_important, table_line
 from fairbound.integrations.sklearn._corrections import TOLERANCE, Correction, Scores, decisions
 from fairbound.integrations.sklearn._membership import probabilities
+from fairbound.reports._page import TableCell
 
 WIDTH = 80
 # smallest selection rate over the largest: below, US agencies look closer (29 CFR 1607.4 D)

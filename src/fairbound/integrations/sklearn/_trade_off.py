@@ -16,15 +16,15 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state
 
-from fairbound._utils.drawing import label_points
 from fairbound._utils.optional import need
 from fairbound.auditing import Verdict
+from fairbound.columns._groups import GroupEncoder
 from fairbound.constraints._batch import MiniBatch
 from fairbound.constraints._constraint_set import ConstraintSet
-from fairbound.integrations._groups import GroupEncoder
 from fairbound.integrations.sklearn._classifier import FairClassifier
 from fairbound.integrations.sklearn._inputs import Notion, make_constraints
 from fairbound.metrics._intervals import wilson
+from fairbound.reports._figures import label_points
 
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2)
 

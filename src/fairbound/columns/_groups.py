@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound.constraints._subgroups import is_missing
+from fairbound.columns._attributes import is_missing
 
 MAX_GROUPS = 500  # whose pairs still fit in memory
 # groups that may be small: beyond, a column with small groups holds numbers, not groups

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound._utils.sentences import marked_rows
-from fairbound.constraints._subgroups import is_missing
-from fairbound.data._encoders import DATES, NUMBERS
+from fairbound.columns._attributes import is_missing
+
+NUMBERS = "biuf"  # numpy's kinds of booleans and numbers
+DATES = "mM"
 
 
 class ColumnTypeError(ValueError):

@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from fairbound.integrations._groups import GroupEncoder
+from fairbound.columns._groups import GroupEncoder
 
 TWO = pd.DataFrame({"sex": ["f", "m", "f", "m"], "race": [1, 1, 2, 2]})
 

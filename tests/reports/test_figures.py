@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairbound._utils.drawing import (
+from fairbound._utils.optional import need
+from fairbound.reports._figures import (
     ALERT,
     INK,
     error_bars,
@@ -21,7 +22,6 @@ from fairbound._utils.drawing import (
     svg,
     titled,
 )
-from fairbound._utils.optional import need
 
 NAME = "a \x01 \udce9 <b> & \"c\" $x$ xmlns='y'"
 

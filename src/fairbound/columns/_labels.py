@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.sentences import marked_rows
-from fairbound.constraints._subgroups import NUMBER, is_missing
+from fairbound.columns._attributes import NUMBER, is_missing
 
 Column = NDArray[Any]  # (rows,) numbers, booleans or text
 WORDS = (("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.optional import need
-from fairbound.constraints._subgroups import column_named, is_missing
+from fairbound.columns._attributes import column_named, is_missing
 
 FORM = (
     "write it as in \"race in ('A', 'B') and age >= 18\", with names that hold spaces between"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbound.constraints._subgroups import OTHER, Against, Banded, Coded, Intersection
+from fairbound.columns._attributes import OTHER, Against, Banded, Coded, Intersection
 from fairbound.data import _codebook as codebook
 
 SEX = Coded("SEX", (1, 2), ("male", "female"))

@@ -13,8 +13,8 @@ from functools import cache
 from itertools import count
 from typing import Any, NamedTuple
 
-from fairbound._utils.drawing import svg
 from fairbound._utils.optional import need
+from fairbound.reports._figures import svg
 
 
 class TableCell(NamedTuple):
@@ -46,7 +46,7 @@ def render(template: str, **values: Any) -> str:
 def _environment() -> Any:
     jinja2 = need("jinja2", "report", "The HTML page")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fairbound._utils"),
+        loader=jinja2.PackageLoader("fairbound.reports"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
