@@ -60,7 +60,7 @@ def test_numbers_are_groups_too() -> None:
     ],
 )
 def test_missing_groups_raise(entries: Any) -> None:
-    with pytest.raises(ValueError, match="missing entries; fill them with a category of their own"):
+    with pytest.raises(ValueError, match="missing entries"):
         GroupEncoder.fit(entries, 3, "intersectional")
 
 
@@ -88,7 +88,7 @@ def test_a_column_of_numbers_is_no_column_of_groups() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["A", "C"], r"the group 'C', which fit has not seen; its groups are \['A', 'B'\]"),
+        (["A", "C"], "'C'.*A, B"),
         (["A"], "one entry, or one row of entries, for each of the 2 rows of X"),
         ([["A", "x"], ["B", "x"]], "has 2 columns, and fit was given 1"),
         ([[["A"]], [["B"]]], "one entry, or one row of entries"),

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from fairbound._utils.sentences import marked_rows
 from fairbound.auditing._audits import Audit, audit
 from fairbound.auditing._text import own_group
-from fairbound.columns._attributes import (
-    Attribute,
-    Intersection,
+from fairbound.columns._attributes import Attribute, Intersection
+from fairbound.columns._column import (
+    Column,
     column_named,
     is_missing,
+    not_numbers,
     text_among_numbers,
 )
 from fairbound.columns._labels import binary, binary_like, different_values, one_against_rest
@@ -92,7 +93,7 @@ def audit_columns(
         notes.append(
             f"the label {label!r} has {classes} classes: {positive} counts as 1, all others as 0"
         )
-    elif classes > 2 and (classes <= MAX_CLASSES or truth.dtype.kind == "O"):
+    elif classes > 2 and (classes <= MAX_CLASSES or Column.of(truth, label).kind == "text"):
         raise ValueError(
             f"the column {label!r} is not binary: {classes} different values in {len(truth)} rows;"
             f" name the one that counts as 1, against the rest: --positive {np.unique(truth)[-1]}"
@@ -162,11 +163,12 @@ def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
         )
 
 
-def _numbers(column: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
-    if column.dtype.kind not in "iufb":
+def _numbers(values: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
+    column = Column.of(values, name)
+    if column.kind == "date" or (column.kind == "text" and not_numbers(values).any()):
         raise ValueError(
-            f"{name} must hold numbers, found {text_among_numbers(column, number)}; correct it, or,"
-            " where such text marks a missing value, name it (--missing) and drop those rows"
-            " (--drop-missing)"
+            f"{name} must hold numbers, found {text_among_numbers(values, number)}; correct it, or,"
+            " where such text marks a missing value, name it (`missing`) and drop those rows"
+            " (`drop_missing`)"
         )
-    return column if column.dtype.kind == "f" else column.astype(np.float64)
+    return values if values.dtype.kind == "f" else column.numbers()

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,16 +24,14 @@ from fairbound.auditing._text import (
     small_groups,
     threshold_hint,
 )
-from fairbound.columns._attributes import Coded
-from fairbound.metrics._counts import (
-    Counts,
+from fairbound.columns._groups import group_numbers
+from fairbound.columns._vectors import (
     as_binary,
-    as_numbers,
     as_vector,
     as_weights,
-    group_names,
     same_length,
 )
+from fairbound.metrics._counts import Counts
 from fairbound.metrics._intervals import DRAWS, MANY_GROUPS, IntervalEstimate
 from fairbound.metrics._reference_gaps import ReferenceGap, reference_gaps
 from fairbound.metrics._roc import CalibrationBin
@@ -187,7 +184,7 @@ def audit(
     >>> found.groups[1].rates["true_positive_rate"].value
     0.0
     """
-    g, names = _numbered(groups, names)
+    g, names = group_numbers(groups, names)
     given = _checked(labels, g, predictions, scores, threshold, weights)
     counts = Counts.of(
         given.labels, given.predictions, given.groups, weights=given.weights, names=names
@@ -343,17 +340,3 @@ def _usual_threshold(score: Tensor) -> float:
         f"the default threshold 0.5 does not fit scores from {low:g} to {high:g};"
         f" {threshold_hint(score)}"
     )
-
-
-def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
-    """Groups as numbers; text and booleans are numbered in their order and name themselves."""
-    array = groups if isinstance(groups, Tensor) else np.asarray(groups)
-    kind = (
-        "b" if array.dtype is torch.bool else "i" if isinstance(array, Tensor) else array.dtype.kind
-    )
-    if kind in "OUSb" and not names:
-        column = np.asarray(array)
-        attribute = Coded.of("group", column)
-        return torch.from_numpy(attribute.levels(column)), attribute.labels
-    numbers = as_numbers(array)
-    return numbers, group_names(numbers, names)

@@ -150,9 +150,9 @@ def audit_command(
     """
     from fairbound.auditing._audited_columns import audit_columns
     from fairbound.auditing._comparisons import compare
+    from fairbound.columns._read import MISSING_MARKS, read_columns
     from fairbound.columns._rows import names_in
     from fairbound.data._attributes import one_by_one
-    from fairbound.data._readers import MISSING_MARKS, read_columns
 
     if (score is None) == (prediction is None):
         raise ValueError("give either --score or --prediction: the column that the model made")

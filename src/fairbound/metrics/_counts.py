@@ -7,14 +7,21 @@ and never another group's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from fairbound.columns._vectors import (
+    as_binary,
+    as_numbers,
+    as_vector,
+    as_weights,
+    group_names,
+    same_length,
+)
 
 # A rate is a share of cells [label, prediction]: the cells that count, out of the cells in the
 # denominator.
@@ -190,89 +197,12 @@ def _effective(rate: Tensor, total: Tensor, squares_in: Tensor, squares_out: Ten
     return torch.where((rate > 0) & (rate < 1), torch.minimum(inner, kish), kish)
 
 
-def as_vector(values: Any) -> Tensor:
-    tensor = values if isinstance(values, Tensor) else _from_array(np.asarray(values))
-    if tensor.ndim == 2 and tensor.shape[1] == 1:
-        tensor = tensor[:, 0]
-    if tensor.ndim != 1:
-        raise ValueError(
-            f"expected one number per example, got an array of shape {tuple(tensor.shape)}"
-        )
-    return tensor.detach()
-
-
-def _from_array(array: NDArray[Any]) -> Tensor:
-    """A tensor of a numpy array of any layout; lists of numbers arrive here in float64."""
-    if array.dtype.kind not in "biuf":
-        raise ValueError(
-            f"expected numbers, got {array.dtype} such as {array.ravel()[:1].tolist()}"
-        )
-    if array.dtype.kind == "u":
-        array = array.astype(np.int64)
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def as_binary(values: Any, what: str) -> Tensor:
-    """(examples,) whole numbers 0 and 1."""
-    tensor = as_vector(values)
-    if tensor.dtype == torch.bool or tensor.numel() == 0:
-        return tensor.long()
-    whole = tensor.long()
-    low, high = whole.aminmax()
-    if (
-        int(low) < 0
-        or int(high) > 1
-        or (tensor.is_floating_point() and bool((whole != tensor).any()))
-    ):
-        wrong = tensor[(whole < 0) | (whole > 1) | (whole != tensor)]
-        raise ValueError(
-            f"{what} must be 0 or 1, found {wrong[0].item():g} ({wrong.numel()} of {tensor.numel()}"
-            " examples); threshold scores first, and encode classes as 0 and 1"
-        )
-    return whole
-
-
-def as_numbers(groups: Any) -> Tensor:
-    tensor = as_vector(groups)
-    if tensor.is_floating_point() or tensor.dtype == torch.bool:
-        raise ValueError(f"groups must be numbered 0, 1, ... (-1: in no group), got {tensor.dtype}")
-    if tensor.numel() and int(tensor.min()) < -1:
-        raise ValueError(
-            f"groups must be numbered 0, 1, ... (-1: in no group), found {int(tensor.min())}"
-        )
-    return tensor.long()
-
-
-def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
-    highest = int(groups.max()) if groups.numel() else -1
-    if not names:
-        if highest > 1_000 + 10 * groups.numel():
-            raise ValueError(
-                f"groups go up to {highest} in {groups.numel()} examples; number them 0, 1, ... (as"
-                " Intersection.group() does)"
-            )
-        return [str(i) for i in range(highest + 1)]
-    if highest >= len(names):
-        raise ValueError(f"groups go up to {highest} but only {len(names)} names are given")
-    if len(set(names)) != len(names):
-        raise ValueError("two groups have the same name")
-    return names
-
-
 def numbered_reference(names: Sequence[str], reference: str) -> int:
     """The number of the reference group."""
     if reference not in names:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise ValueError(f"the reference group {reference!r} is none of {shown}")
     return names.index(reference)
-
-
-def as_weights(weights: Any) -> Tensor:
-    tensor = as_vector(weights).double()
-    if tensor.numel() and not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
-        raise ValueError("weights must be finite and not negative")
-    return tensor
 
 
 def examples_in_groups(
@@ -289,11 +219,3 @@ def examples_in_groups(
     if bool(inside.all()):  # without copies
         return numbers, g, w, listed
     return numbers[inside], g[inside], w[inside], listed
-
-
-def same_length(**columns: Sized) -> None:
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(
-            "lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items())
-        )

@@ -19,7 +19,8 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from fairbound.metrics._counts import NAMES, Counts, as_binary, examples_in_groups, same_length
+from fairbound.columns._vectors import as_binary, same_length
+from fairbound.metrics._counts import NAMES, Counts, examples_in_groups
 from fairbound.metrics._intervals import (
     DRAWS,
     FEWEST,
