@@ -24,7 +24,7 @@ from fairbound.auditing._text import (
     small_groups,
     threshold_hint,
 )
-from fairbound.columns._groups import group_numbers
+from fairbound.columns._groups import group_numbers, near_equal_note
 from fairbound.columns._vectors import (
     as_binary,
     as_vector,
@@ -209,7 +209,9 @@ def audit(
         ]
     rates = group_rates(counts, level=level, intervals=intervals)
     gaps = reference_gaps(counts, reference, min_size=min_size, intervals=intervals, **settings)
+    alike = near_equal_note(names, " x ".join(attributes))
     notes = [*one_group(counts), *small, *one_sided(given.labels, given.predictions, given.scores)]
+    notes += [alike] if alike else []
     scored = ScoreAudit([{} for _ in names])
     if given.scores is not None:
         scored = audit_scores(

@@ -183,8 +183,9 @@ def _array_of(values: Any, name: str) -> NDArray[Any]:
         return np.asarray(tensor.float() if "bfloat16" in str(tensor.dtype) else tensor)
     if type(values).__module__.partition(".")[0] in ("pyarrow", "polars"):
         return _of_arrow(values.to_arrow() if hasattr(values, "to_arrow") else values)
-    if hasattr(values, "to_numpy"):  # a Series
-        return np.asarray(values.to_numpy())
+    if hasattr(values, "to_numpy"):  # a Series; nullable whole numbers would become floats
+        nullable = str(values.dtype).startswith(("Int", "UInt")) and values.isna().any()
+        return np.asarray(values.to_numpy(dtype=object) if nullable else values.to_numpy())
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         raise ValueError(f"column {name!r} is {values!r}; give one value for every row")
     return np.fromiter(values, dtype=object, count=len(values))

@@ -53,7 +53,6 @@ def group_numbers(
         return numbers, group_names(numbers, names)
     if not names:
         attribute = Coded.of(column.name, column.values)
-        warn_of_near_equal(attribute.labels, column.name)
         return torch.from_numpy(attribute.levels(column.values)), attribute.labels
     if column.kind == "boolean":
         return torch.from_numpy(column.values.astype(np.int64)), names
@@ -95,11 +94,6 @@ def near_equal_note(names: Sequence[str], what: str) -> str:
     return f"{what} has groups whose names look alike, {listed(pairs)}; are they the same group?"
 
 
-def warn_of_near_equal(names: Sequence[str], what: str) -> None:
-    if note := near_equal_note(names, what):
-        warnings.warn(note, UserWarning, stacklevel=3)
-
-
 # Sensitive features of estimators -----------------------------------------------------------------
 
 
@@ -123,7 +117,8 @@ class GroupColumn:
                 f"sensitive_features has {len(grouping):,} different entries for {rows:,}"
                 " examples; bin it into a few groups"
             )
-        warn_of_near_equal(grouping.names, "sensitive_features")
+        if note := near_equal_note(grouping.names, "sensitive_features"):
+            warnings.warn(note, UserWarning, stacklevel=2)
         return GroupColumn(attributes, grouping.levels.numpy(), grouping.names)
 
     def ids(self, columns: Mapping[str, Column]) -> Tensor:

@@ -239,7 +239,7 @@ def test_the_group_at_prediction_is_asked_for_and_must_be_known() -> None:
             match="group_at_prediction=True needs sensitive_features= to predict and score",
         ):
             ask()
-    with pytest.raises(ValueError, match="'C'.*A, B"):
+    with pytest.raises(ValueError, match=r"'C'.*A, B"):
         fair.predict(X[:1], sensitive_features=["C"])
 
 
