@@ -315,7 +315,7 @@ def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
     for part in (
         "psam_p40.csv",
         str(tmp_path),
-        "fairbound data fetch OK --year 2018",
+        "fairbound data fetch OK` (2018, 1-Year)",
         "synthetic:OK",
     ):
         assert part in said

@@ -165,9 +165,10 @@ def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
 
 def _numbers(values: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
     column = Column.of(values, name)
-    if column.kind == "date" or (column.kind == "text" and not_numbers(values).any()):
+    if column.kind == "date" or (column.kind == "text" and not_numbers(column.values).any()):
+        text = text_among_numbers(column.values, number)
         raise ValueError(
-            f"{name} must hold numbers, found {text_among_numbers(values, number)}; correct it, or,"
+            f"{name} must hold numbers, found {text}; correct it, or,"
             " where such text marks a missing value, name it (`missing`) and drop those rows"
             " (`drop_missing`)"
         )

@@ -48,13 +48,9 @@ class HeldOut(NamedTuple):
             raise ValueError(
                 "a verdict needs values; give losses=, predictions= (decisions) or outputs="
             )
-        columns = (
-            dict(groups)
-            if isinstance(groups, Mapping)
-            else {}
-            if groups is None
-            else {"groups": groups}
-        )
+        if hasattr(groups, "columns"):  # a data frame
+            groups = {str(name): groups[name] for name in groups.columns}
+        columns = dict(groups) if isinstance(groups, Mapping) else {"groups": groups}
         known = {name: column for name, column in (given | columns).items() if column is not None}
         same_length(**known)
         if given["weight"] is None:

@@ -239,9 +239,14 @@ class Intersection:
         min_size: int = 0,
         small: Literal["merge", "drop"] = "merge",
     ) -> Grouping:
-        """The groups that occur, in the order of their levels. Those with fewer than `min_size`
-        rows are merged into one, "(other)", or dropped; a merged group that is itself too small is
-        dropped."""
+        """Find the groups that occur, in the order of their levels.
+
+        Args:
+            columns: (rows,) by name.
+            min_size: rows that a group needs.
+            small: whether smaller groups are merged into one, "(other)", or left out ("drop"); a
+                merged group that is itself too small is left out.
+        """
         if small not in ("merge", "drop"):
             raise ValueError(f'small groups are either "merge"d or "drop"ped, got {small!r}')
         numbers, levels = self._populated(columns)

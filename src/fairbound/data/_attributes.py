@@ -27,10 +27,13 @@ MOST_NUMBERS = 50
 def parse_attribute(
     spec: str, columns: Columns, census: bool = False, missing: int | None = None
 ) -> Attribute:
-    """The protected attribute that a specification names, for the columns at hand.
+    """Find the protected attribute that a specification names.
 
-    `missing` is the number that was written into the empty fields of census data; None: they are
-    NaN.
+    Args:
+        spec: such as "RACE", "AGE:25:45:65" or "RACE=1".
+        columns: (rows,) by name.
+        census: whether the columns are those of the census code book.
+        missing: the number written into the empty fields of census data; None: they are NaN.
 
     >>> parse_attribute("AGE:25:65", {"AGE": [30, 70]}).labels
     ('< 25', '25 to < 65', '>= 65')
@@ -63,7 +66,14 @@ def parse_attribute(
 def parse_attributes(
     specs: str | Sequence[str], columns: Columns, census: bool = False, missing: int | None = None
 ) -> list[Attribute]:
-    """Several attributes, as a list or separated by commas."""
+    """Find several attributes.
+
+    Args:
+        specs: a list of specifications, or text that separates them by commas.
+        columns: (rows,) by name.
+        census: whether the columns are those of the census code book.
+        missing: the number written into the empty fields of census data; None: they are NaN.
+    """
     return [parse_attribute(spec, columns, census, missing) for spec in one_by_one(specs)]
 
 

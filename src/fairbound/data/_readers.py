@@ -24,13 +24,21 @@ def read_table(
     sep: str | None = None,
     positive: Any = None,
     missing: Sequence[str] = MISSING_MARKS,
+    decimal: str | None = None,
 ) -> Table:
-    """A table from a file, a data frame or a dict of columns.
+    """Read a table from a file, a data frame or a dict of columns.
 
-    `features` are the columns that a model may see: by default all but the label and `drop`.
-    Columns that are no features stay in the table, e.g. as protected attributes. `sep` and
-    `missing`, the words that mark a missing value, are for CSV files; the separator is detected
-    unless you name it. `positive` is the label's value that counts as 1, where that is not evident.
+    Columns that are no features stay in the table, e.g. as protected attributes.
+
+    Args:
+        source: the path of a CSV or parquet file, a data frame, or a mapping of names to columns.
+        label: the column to predict.
+        features: the columns that a model may see; all but the label and `drop` if not given.
+        drop: columns that are no features.
+        sep: what separates the fields of a CSV file; detected if not given.
+        positive: the label's value that counts as 1; the evident one if not given.
+        missing: the words that mark a missing value in a CSV file.
+        decimal: "." or ",", what begins the decimals in a CSV file; detected if not given.
 
     >>> table = read_table(
     ...     {"age": [30, 40], "id": [7, 8], "rich": ["no", "yes"]}, label="rich", drop=["id"]
@@ -38,7 +46,7 @@ def read_table(
     >>> table.features, table.rows
     (('age',), 2)
     """
-    columns = read_columns(source, sep=sep, missing=missing)
+    columns = read_columns(source, sep=sep, missing=missing, decimal=decimal)
     for name in (
         label,
         *one_or_several(features or ()),
@@ -74,10 +82,16 @@ def table_of(
     positive: Any = None,
     source: str = "arrays",
 ) -> Table:
-    """A table from inputs (rows, columns) and labels (rows,): numpy, torch, lists, or a data frame
-    as X.
+    """Make a table from inputs and labels.
 
-    `groups` is one protected column, then called "group", or a dict of them; they are no features.
+    Args:
+        X: (rows, columns) an array, a tensor, lists, or a data frame.
+        y: (rows,) labels.
+        groups: (rows,) a protected column, then called "group", or several by name; no features.
+        names: of the columns of X; those of the frame, or x0, x1, ... if not given.
+        label: the name of the label's column.
+        positive: the label's value that counts as 1; the evident one if not given.
+        source: what the table is called in reports.
 
     >>> table_of(
     ...     np.zeros((4, 2)), [0, 1, 0, 1], groups={"sex": [0, 0, 1, 1]}, names=["age", "hours"]

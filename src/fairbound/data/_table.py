@@ -113,7 +113,13 @@ class Table:
 
     def groups(self, group: Groups, *, min_size: int = 0, small: Small = "merge") -> Tensor:
         """(rows of the Dataset,) the group of each row that `dataset` keeps: what a split is
-        stratified on."""
+        stratified on.
+
+        Args:
+            group: an attribute, or several, whose combinations are the groups: "SEX,AGEP:25:65".
+            min_size: rows that a group needs.
+            small: whether smaller groups are merged into one ("merge") or left out ("drop").
+        """
         ids = self._grouping(group, min_size, small).ids
         return ids[ids >= 0]
 
@@ -128,17 +134,23 @@ class Table:
         categorical: Sequence[str] = (),
         dtype: torch.dtype = torch.float32,
     ) -> Dataset:
-        """The rows as tensors, with one group column: an attribute, or the intersection of several.
+        """Make tensors of the rows, with one group column: an attribute, or the intersection of
+        several.
 
-        The protected columns are no inputs unless `keep_group` says so. Numbers, integer codes too,
-        stay as they are; text, and the columns named in `categorical`, becomes one 0/1 column per
-        level. Groups of fewer than `min_size` rows are merged or dropped; rows in no group are
-        removed, and `source` says how many.
+        Numbers, integer codes too, stay as they are; text becomes one 0/1 column per level.
+        Missing text is a level, and a level that only other rows have is all zero. Missing numbers
+        are filled with the training mean, and a column marks them. Rows in no group are removed,
+        and `source` says how many.
 
-        Levels are fitted to the training rows (to all, where `train` is not given): missing text is
-        one of them, and a level that only other rows have is all zero. Missing numbers are filled
-        with the training mean, and a column marks them. `train` holds the rows to fit to, numbered
-        as in the Dataset:
+        Args:
+            group: an attribute, or several, whose combinations are the groups: "SEX,AGEP:25:65".
+            train: (examples,) the rows that levels and means are fitted to, numbered as in the
+                Dataset; all if not given.
+            min_size: rows that a group needs.
+            small: whether smaller groups are merged into one ("merge") or left out ("drop").
+            keep_group: whether protected columns are inputs, too.
+            categorical: columns whose values, also numbers, are levels.
+            dtype: of X and y.
 
             split = random_split(table.groups(sex), seed=0)
             data = table.dataset(sex, train=split.train)

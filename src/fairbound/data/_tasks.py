@@ -121,11 +121,14 @@ def task_of(name: str | CensusTask) -> CensusTask:
 def apply(
     task: str | CensusTask, rows: Any, missing: int | None = HISTORICAL, source: str = "rows"
 ) -> Table:
-    """The task's table, from rows in the form of the person file: a mapping of columns, or a data
-    frame.
+    """Make the task's table from rows in the form of the person file.
 
-    `missing` is written where a feature's field was empty: 0 as in published results, -1 as
-    Folktables intends, None leaves NaN.
+    Args:
+        task: a task, or its name.
+        rows: a mapping of columns, or a data frame.
+        missing: what is written where a feature's field was empty: 0 as in published results, -1 as
+            Folktables intends, None leaves NaN.
+        source: what the table is called in reports.
 
     >>> rows = {
     ...     "AGEP": [30, 12],
