@@ -48,7 +48,7 @@ class _Scored:
     """What is audited; every example is in a group."""
 
     score: Tensor  # (n,)
-    labels: Tensor  # (n,)
+    labels: Tensor | None  # (n,)
     groups: Tensor  # (n,)
     weights: Tensor | None  # (n,)
     counts: Counts
@@ -63,7 +63,7 @@ class _Scored:
 
 def audit_scores(
     score: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     groups: Tensor,
     weights: Tensor | None,
     counts: Counts,
@@ -79,14 +79,15 @@ def audit_scores(
     scored = _Scored(score, labels, groups, weights, counts, large, reference, settings)
     audit = ScoreAudit([{} for _ in counts.names])
     _add_distances(audit, scored, intervals)
-    _add_auc(audit, scored)
     _add_curves(audit, scored)
     why_not = no_probabilities(score)
     audit.probabilities = not why_not
-    if why_not:
-        audit.notes.append(why_not)
-    else:
-        _add_losses(audit, scored)
+    if labels is not None:
+        _add_auc(audit, scored, labels)
+        if why_not:
+            audit.notes.append(why_not)
+        else:
+            _add_losses(audit, scored, labels)
     audit.notes += not_compared(counts, min_size)
     if not intervals:
         audit.metrics = {
@@ -124,8 +125,8 @@ def _add_distances(audit: ScoreAudit, of: _Scored, intervals: bool) -> None:
         )
 
 
-def _add_auc(audit: ScoreAudit, of: _Scored) -> None:
-    ranked = Ranked.of(of.score, of.labels, of.groups, **of.named)
+def _add_auc(audit: ScoreAudit, of: _Scored, labels: Tensor) -> None:
+    ranked = Ranked.of(of.score, labels, of.groups, **of.named)
     areas = auc(ranked)
     for group, estimate in zip(
         audit.groups, auc_intervals(areas, of.settings["level"]), strict=True
@@ -151,16 +152,20 @@ def _add_curves(audit: ScoreAudit, of: _Scored) -> None:
         None if of.weights is None else of.weights[inside],
     )
     audit.bins, shares = histograms(score, g, w, len(drawn))
+    for i, share in zip(drawn, shares, strict=True):
+        audit.groups[i]["histogram"] = share
+    if of.labels is None:
+        return
     bins = calibration(score, of.labels[inside], g, w, len(drawn), of.settings["level"])
-    for i, share, calibrated in zip(drawn, shares, bins, strict=True):
-        audit.groups[i] |= {"histogram": share, "calibration": calibrated}
+    for i, calibrated in zip(drawn, bins, strict=True):
+        audit.groups[i]["calibration"] = calibrated
 
 
-def _add_losses(audit: ScoreAudit, of: _Scored) -> None:
+def _add_losses(audit: ScoreAudit, of: _Scored, labels: Tensor) -> None:
     """Mean losses, and the means of score minus label, which are the group's gap in calibration."""
     for name, metric, values in (
-        ("loss", "largest_loss_gap", _cross_entropy(of.score, of.labels)),
-        ("calibration_gap", "calibration_difference", of.score - of.labels.double()),
+        ("loss", "largest_loss_gap", _cross_entropy(of.score, labels)),
+        ("calibration_gap", "calibration_difference", of.score - labels.double()),
     ):
         losses = Losses.of(values, of.groups, **of.named)
         # gaps skip groups with few examples

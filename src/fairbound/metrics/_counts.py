@@ -31,6 +31,7 @@ RATES: dict[str, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
     "negative_predictive_value": (((0, 0),), ((0, 0), (1, 0))),
     "false_omission_rate": (((1, 0),), ((0, 0), (1, 0))),
 }
+WITHOUT_LABELS = ("positive_rate",)  # the rates that need no labels
 
 
 def _masks(which: int) -> Tensor:

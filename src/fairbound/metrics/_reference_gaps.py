@@ -9,6 +9,7 @@ tail has few draws in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ NOT_COMPARED = ReferenceGap(UNDEFINED, UNDEFINED, False)
 def reference_gaps(
     counts: Counts,
     reference: str,
+    compared_rates: Sequence[str] = ERROR_RATES,
     *,
     level: float = 0.95,
     draws: int = DRAWS,
@@ -68,7 +70,7 @@ def reference_gaps(
     compared = [g for g in order if g != at and sizes[g] >= max(min_size, 1)]
     gaps: dict[str, dict[str, ReferenceGap]] = {counts.names[g]: {} for g in compared}
     rates, rng = counts.rates(), np.random.default_rng(seed)
-    for rate in ERROR_RATES:
+    for rate in compared_rates:
         row = NAMES.index(rate)
         groups = [g for g in compared if rates.defined[row, g]]
         if not groups or not rates.defined[row, at]:
