@@ -48,7 +48,6 @@ from fairbound.metrics.fairness_metrics import (
     group_rates,
     largest_group,
     metric_intervals,
-    values,
 )
 
 SHOWN_GROUPS = 20  # by print(audit)
@@ -232,20 +231,15 @@ def audit(
         min_size = 0 if labeled else math.ceil(SMALL_SHARE * len(g))
     min_size, notes = _compared(counts, min_size)
     reference = _reference(counts, reference, min_size, labeled)
-    settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-    if intervals:
-        metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
-    else:
-        metrics = {
-            name: IntervalEstimate(value)
-            for name, value in values(counts, reference, min_size=min_size).items()
-        }
+    # without intervals, what needs draws gets few of them
+    settings: dict[str, Any] = {"level": level, "draws": draws if intervals else 10, "seed": seed}
+    metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
+    rates = group_rates(counts, level=level)
     if intervals and len(names) > MANY_GROUPS:
         notes.append(
             f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no"
             " intervals"
         )
-    rates = group_rates(counts, level=level, intervals=intervals)
     if labeled:
         notes += one_sided(examples.labels, examples.predictions, examples.scores)
     else:
@@ -257,9 +251,7 @@ def audit(
         }
         rates = {name: rates[name] for name in WITHOUT_LABELS}
     compared_rates: Sequence[str] = ERROR_RATES if labeled else WITHOUT_LABELS
-    gaps = reference_gaps(
-        counts, reference, compared_rates, min_size=min_size, intervals=intervals, **settings
-    )
+    gaps = reference_gaps(counts, reference, compared_rates, min_size=min_size, **settings)
     scored = ScoreAudit([{} for _ in names])
     if examples.scores is not None:
         scored = audit_scores(
@@ -271,8 +263,10 @@ def audit(
             reference,
             min_size,
             settings,
-            intervals,
         )
+    if not intervals:
+        metrics, rates, gaps = values_only(metrics), values_only(rates), values_only(gaps)
+        scored.metrics, scored.groups = values_only(scored.metrics), values_only(scored.groups)
     pairs = {name: pair for name, pair in group_pairs(counts, min_size).items() if name in metrics}
     return Audit(
         attributes=tuple(attributes),
@@ -303,6 +297,21 @@ def audit(
         source=source,
         notes=(*one_group(counts), *notes, *scored.notes),
     )
+
+
+def values_only(measured: Any) -> Any:
+    """The same numbers without their intervals; then no difference is beyond chance."""
+    if isinstance(measured, IntervalEstimate):
+        return IntervalEstimate(measured.value)
+    if isinstance(measured, ReferenceGap):
+        return ReferenceGap(values_only(measured.difference), values_only(measured.ratio), False)
+    if isinstance(measured, CalibrationBin):
+        return measured._replace(rate=values_only(measured.rate))
+    if isinstance(measured, Mapping):
+        return {name: values_only(part) for name, part in measured.items()}
+    if isinstance(measured, list | tuple):
+        return type(measured)(map(values_only, measured))
+    return measured
 
 
 def _cells(table: Sequence[Sequence[float]], labeled: bool) -> dict[str, float]:

@@ -24,7 +24,8 @@ from fairbound.metrics._intervals import (
     beta_draws,
     check_level,
     draws_for,
-    percentile,
+    estimates,
+    quantiles,
 )
 
 # who is flagged wrongly, who is missed wrongly
@@ -52,7 +53,6 @@ def reference_gaps(
     draws: int = DRAWS,
     seed: int = 0,
     min_size: int = 0,
-    intervals: bool = True,
 ) -> dict[str, dict[str, ReferenceGap]]:
     """Name of the group -> error rate -> its gap, for the groups of at least `min_size` examples
     that have the rate.
@@ -75,23 +75,22 @@ def reference_gaps(
         groups = [g for g in compared if rates.defined[row, g]]
         if not groups or not rates.defined[row, at]:
             continue
-        value, base = rates.values[row, groups], float(rates.values[row, at])
+        value, base = rates.values[row, groups], rates.values[row, at]
         both = torch.tensor([*groups, at])
         drawn = beta_draws(
             rates.successes[row, both], rates.trials[row, both], draws_for(len(both), draws), rng
         )
         difference, ratio = drawn[:, :-1] - drawn[:, -1:], drawn[:, :-1] / drawn[:, -1:]
         tail = 2 * ndtr(-(difference.mean(0).abs() / difference.std(0)).numpy()) * len(groups)
-        for i, g in enumerate(groups):
-            gap = percentile(float(value[i]) - base, difference[:, i], level)
-            over = percentile(float(value[i]) / base, ratio[:, i], level) if base > 0 else UNDEFINED
-            outside = gap.low is not None and gap.high is not None and not gap.low <= 0 <= gap.high
-            beyond_chance = outside and bool(tail[i] <= 1 - level)
-            if not intervals:
-                gap, over, beyond_chance = (
-                    IntervalEstimate(gap.value),
-                    IntervalEstimate(over.value),
-                    False,
-                )
+        defined = torch.ones(len(groups), dtype=torch.bool)
+        pairs = zip(
+            estimates(value - base, quantiles(difference, level), defined),
+            estimates(value / base, quantiles(ratio, level), defined & (base > 0)),
+            tail <= 1 - level,
+            groups,
+            strict=True,
+        )
+        for gap, over, is_clear, g in pairs:
+            beyond_chance = bool(is_clear) and not gap.low <= 0 <= gap.high  # type: ignore[operator]
             gaps[counts.names[g]][rate] = ReferenceGap(gap, over, beyond_chance)
     return gaps
