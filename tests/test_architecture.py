@@ -55,7 +55,7 @@ LAYERS = {
     "core": (),
     "algorithms": ("core",),
     "constraints": ("core",),
-    "metrics": ("columns", "core", "algorithms", "constraints"),
+    "metrics": ("columns",),
     "data": ("columns", "core", "constraints", "metrics"),
     "auditing": ("columns", "reports", "core", "constraints", "metrics", "data"),
     "training": ("columns", "core", "algorithms", "constraints", "metrics", "data"),
@@ -168,6 +168,15 @@ def test_import_alone_imports_nothing_heavy() -> None:
     code = (
         "import sys, fairbound; print(sorted({'torch', 'numpy', 'scipy', 'pandas', 'sklearn'} &"
         " {*sys.modules}))"
+    )
+    assert in_a_fresh_process(code) == "[]"
+
+
+def test_an_audit_loads_no_algorithm_and_no_training() -> None:
+    code = (
+        "import sys, fairbound.auditing; folders = {'.'.join(name.split('.')[:2]) for name in"
+        " sys.modules}; print(sorted(folders & {'fairbound.algorithms', 'fairbound.training',"
+        " 'fairbound.integrations', 'fairbound.benchmark'}))"
     )
     assert in_a_fresh_process(code) == "[]"
 

@@ -38,6 +38,7 @@ RATES: dict[str, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
     "negative_predictive_value": (((0, 0),), ((0, 0), (1, 0))),
     "false_omission_rate": (((1, 0),), ((0, 0), (1, 0))),
 }
+WITHOUT_LABELS = ("positive_rate",)  # the rates that need no labels
 
 
 def _masks(which: int) -> Tensor:
@@ -51,6 +52,16 @@ def _masks(which: int) -> Tensor:
 
 NUMERATORS, DENOMINATORS = _masks(0), _masks(1)
 NAMES = tuple(RATES)
+
+
+Blocks = Sequence[tuple[str, Sequence[int]]]  # name, numbers of the groups that it pools
+
+
+def members_of(blocks: Blocks) -> tuple[Tensor, Tensor]:
+    """The groups of all blocks, one after the other, and the number of the block of each."""
+    members = [group for _, groups in blocks for group in groups]
+    block = [i for i, (_, groups) in enumerate(blocks) for _ in groups]
+    return torch.tensor(members, dtype=torch.long), torch.tensor(block, dtype=torch.long)
 
 
 class Rates(NamedTuple):
@@ -127,33 +138,30 @@ class Counts:
         """Both together; groups are matched by name, and those that one lacks count as empty
         there."""
         names = tuple(dict.fromkeys((*self.names, *other.names)))
-        parts = zip(self._among(names), other._among(names), strict=True)
-        return Counts(names, *(mine + theirs for mine, theirs in parts))
-
-    def _among(self, names: Sequence[str]) -> list[Tensor]:
-        """Weight, squares and examples with these groups, in this order; zeros for those that the
-        table lacks."""
-        place = {name: i for i, name in enumerate(names)}
-        at = torch.tensor([place[name] for name in self.names], dtype=torch.long)
-        parts = self.weight, self.squares, self.examples
-        return [part.new_zeros(len(names), 2, 2).index_copy(0, at, part) for part in parts]
+        mine, theirs = (
+            counts.collapsed([(name, [place[name]] if name in place else []) for name in names])
+            for counts in (self, other)
+            for place in [{name: i for i, name in enumerate(counts.names)}]
+        )
+        return Counts(
+            names,
+            mine.weight + theirs.weight,
+            mine.squares + theirs.squares,
+            mine.examples + theirs.examples,
+        )
 
     def only(self, groups: Sequence[int]) -> Counts:
         """Some of the groups, by number."""
-        at = torch.as_tensor(groups, dtype=torch.long)
-        names = tuple(self.names[i] for i in at.tolist())
-        return Counts(names, self.weight[at], self.squares[at], self.examples[at])
+        return self.collapsed([(self.names[g], [g]) for g in groups])
 
-    def collapsed(self, blocks: Sequence[tuple[str, Sequence[int]]]) -> Counts:
+    def collapsed(self, blocks: Blocks) -> Counts:
         """Groups pooled into blocks: (name, numbers of the groups)."""
-        picks = torch.zeros(len(blocks), len(self.names), dtype=torch.float64)
-        for i, (_, members) in enumerate(blocks):
-            picks[i, list(members)] = 1.0
-        parts = self.weight, self.squares, self.examples
-        weight, squares, examples = (
-            torch.einsum("bg,gyp->byp", picks, part.double()) for part in parts
+        members, block = members_of(blocks)
+        parts = (self.weight, self.squares, self.examples)
+        pooled = (
+            part.new_zeros(len(blocks), 2, 2).index_add(0, block, part[members]) for part in parts
         )
-        return Counts(tuple(name for name, _ in blocks), weight, squares, examples.long())
+        return Counts(tuple(name for name, _ in blocks), *pooled)
 
     def overall(self) -> Counts:
         """All groups pooled into one."""

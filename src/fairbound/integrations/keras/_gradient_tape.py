@@ -32,8 +32,8 @@ from fairbound.integrations.keras._validation import (
     write_weights,
 )
 from fairbound.integrations.torch._constrained import Constrained as TorchConstrained
+from fairbound.integrations.torch._kkt import KKT
 from fairbound.integrations.torch._steps import StepInfo
-from fairbound.metrics._kkt import KKT
 
 OTHER_BACKENDS = {
     "torch": (
