@@ -16,15 +16,15 @@ import sys
 import numpy as np
 
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._study import load
-from fairbound.benchmark.board._findings import interval, overall
+from fairbound.benchmark._study import load_study
+from fairbound.benchmark.board._findings import interval_text, overall
 from fairbound.benchmark.board._results import PARTS, Board, InstanceName
 from fairbound.cli._report import stored_studies
 
 
 def main(folder: str) -> int:
     store = Store(folder)
-    studies = stored_studies("board", load("board").digest, store)
+    studies = stored_studies("board", load_study("board").digest, store)
     study, *_ = studies.values() or sys.exit(f"{folder} has no whole board")
     runs = [result for _, result in study.results(store)]
     known = [result for result in runs if result is not None]
@@ -49,9 +49,11 @@ def shares(board: Board) -> str:
     lines.append(["---"] * len(lines[0]))
     for i in next(iter(board.shares.values())).order:
         line = [board.names[i] + (" (own step)" if board.methods[i].own_step else "")]
-        line += [f"{one.share[i]:.2f} {interval(one.interval[i])}" for one in board.shares.values()]
+        line += [
+            f"{one.share[i]:.2f} {interval_text(one.interval[i])}" for one in board.shares.values()
+        ]
         for one in board.shares.values() if board.baseline not in (None, i) else ():
-            ends = interval(one.difference_interval[i, board.baseline])
+            ends = interval_text(one.difference_interval[i, board.baseline])
             line.append(f"{one.difference[i, board.baseline]:+.2f} {ends}")
         lines.append(line + [""] * (len(lines[0]) - len(line)))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -44,7 +44,12 @@ from fairbound.constraints._notions import make_constraint
 from fairbound.data import load
 from fairbound.integrations.sklearn import _corrections as corrections
 from fairbound.integrations.sklearn._certification import certify
-from fairbound.integrations.sklearn._corrections import CellMeans, Correction, Evaluated, Scores
+from fairbound.integrations.sklearn._corrections import (
+    CellMeans,
+    Correction,
+    Evaluated,
+    ScoredExamples,
+)
 from fairbound.integrations.sklearn._cross_fitting import (
     CrossFitted,
     cross_fit_estimator,
@@ -95,8 +100,8 @@ class Fixed:
     name: str  # of the table and the column of its groups
     notion: str
     names: tuple[str, ...]  # of the groups
-    out_of_fold: Scores
-    population: Scores
+    out_of_fold: ScoredExamples
+    population: ScoredExamples
 
     def constraint(self, bound: float) -> Constraint:
         return replace(make_constraint(NOTIONS[self.notion], self.names, bound), by="group")
@@ -112,7 +117,7 @@ class Fixed:
             return [self.uncorrected(bound)]
         return [correction for _, correction in correction_path(means, margin, lowest=0.0)][::-1]
 
-    def drawn(self, n: int, rng: np.random.Generator, fair: bool = False) -> Scores:
+    def drawn(self, n: int, rng: np.random.Generator, fair: bool = False) -> ScoredExamples:
         """A sample; `fair`: with scores of other examples, so that what is compared has no gap in
         the population."""
         everyone, labels = self.population, self.population.labels.numpy()
@@ -126,10 +131,12 @@ class Fixed:
             tuple(ratio[others] for ratio in everyone.ratios),
             {"group": everyone.groups["group"][rows]},
         )
-        return Scores(everyone.logits[others], ratios, everyone.labels[others], groups, None)
+        return ScoredExamples(
+            everyone.logits[others], ratios, everyone.labels[others], groups, None
+        )
 
 
-def evaluate(correction: Correction, scores: Scores) -> Evaluated:
+def evaluate(correction: Correction, scores: ScoredExamples) -> Evaluated:
     """With the cells' own means, which in a population are known."""
     return corrections.evaluate(correction, unshrunk(CellMeans(correction.constraints, scores)))
 
@@ -167,11 +174,11 @@ def fixed(state: str, notion: str) -> Fixed:
     groups, labels = torch.from_numpy(group), torch.from_numpy(y)
     own = [replace(make_constraint(NOTIONS[notion], names, 0.0), by="group")]
     fitted = cross_fit(labels[train], 2)
-    plain = Scores(fitted.out_of_fold, (), labels[train], {"group": groups[train]}, None)
+    plain = ScoredExamples(fitted.out_of_fold, (), labels[train], {"group": groups[train]}, None)
     membership, inside = fit_membership(CellMeans(own, plain), 2, cross_fit)
 
-    def scores(logits: Tensor, of_groups: dict[str, Tensor], rows: Rows) -> Scores:
-        return Scores(
+    def scores(logits: Tensor, of_groups: dict[str, Tensor], rows: Rows) -> ScoredExamples:
+        return ScoredExamples(
             logits,
             membership.ratios(logits, of_groups, {}),
             labels[rows],

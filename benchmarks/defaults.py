@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fairbound.algorithms import PHRALM, SPBM, SSLALM, DescentAscent, NuPI, Penalty
 from fairbound.core import Algorithm, Draw, Estimate, Sample
-from fairbound.training._hyperparams import numbers as numbers_of
+from fairbound.training._hyperparams import float_settings as numbers_of
 from fairbound.training._hyperparams import with_hyperparams
 
 F64, N = torch.float64, 10

@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 
 from fairbound.benchmark._result_file import StoredResult
-from fairbound.benchmark._study import load as load_study
-from fairbound.benchmark._task import Run, Task
-from fairbound.benchmark.problems._catalog import load, names
+from fairbound.benchmark._study import load_study as load_study
+from fairbound.benchmark._task import Task, TaskRun
+from fairbound.benchmark.problems._catalog import load_problem, problem_names
 from fairbound.training._runner import run
 
 RUNS = (5, 20, 100, 400, 1_000)
@@ -71,10 +71,12 @@ def timed(task: Task) -> tuple[str, str, str, str, float]:
 def problems(minutes: float, processes: int, steps: int | None, device: str) -> None:
     """All tasks of these problems, the longest first, in so many processes that share the GPU."""
     solve = [
-        name for name in names() if load(name).on_board and load(name).family != "known answers"
+        name
+        for name in problem_names()
+        if load_problem(name).on_board and load_problem(name).family != "known answers"
     ]
     tasks = [
-        Task(name, (entry,), tuple(Run(0, seed) for seed in range(5)), "solve", limit=steps)
+        Task(name, (entry,), tuple(TaskRun(0, seed) for seed in range(5)), "solve", limit=steps)
         for name in solve
         for entry in OURS
     ]
@@ -117,7 +119,7 @@ def rule(steps: int) -> None:
     )
     for method, problem in cases:
         entry = next(one for one in OURS if one.name == method)
-        task = Task(problem, (entry,), (Run(0, 0),), "solve")
+        task = Task(problem, (entry,), (TaskRun(0, 0),), "solve")
         n, examples = task.built().starts([0]).shape[1], task.examples_per_step
         print(
             f"{problem}, {method}: {n} parameters, {examples:g} examples a step and run,"

@@ -34,7 +34,7 @@ from fairbound.benchmark._engine import Engine
 from fairbound.benchmark._plan import Plan
 from fairbound.benchmark._results import Results
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._study import load
+from fairbound.benchmark._study import load_study
 from fairbound.benchmark.problems._catalog import Instance
 from fairbound.integrations.keras import make_functional
 
@@ -99,7 +99,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=None, help="the folder with census data")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    whole = load("paper-ok-race").with_entries((), only=ENTRIES).on(folder=asked.data)
+    whole = load_study("paper-ok-race").with_entries((), only=ENTRIES).on(folder=asked.data)
     plan, short = Plan(whole), Plan(replace(whole, seeds=asked.seeds))
     assert whole.problem is not None
     print(

@@ -30,7 +30,7 @@ from pathlib import Path
 from fairbound.benchmark._plan import Plan
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._study import load
+from fairbound.benchmark._study import load_study
 
 METHODS = ("SGD", "SSLALM", "DescentAscent", "SwitchingSubgradient", "Penalty")
 LENGTHS = (600, 900, 1_200)  # steps: a task takes about a second
@@ -260,7 +260,9 @@ def main() -> None:
         stdout=subprocess.DEVNULL,
     )
     expected = {result.key: bits(result) for result in Store(whole).results()}
-    tasks = [task.keys for task in Plan(load(file).on(source="synthetic:OK")).tasks(Store(whole))]
+    tasks = [
+        task.keys for task in Plan(load_study(file).on(source="synthetic:OK")).tasks(Store(whole))
+    ]
     start = time.monotonic()
     while (killed := sum(counts[kind] for kind in KINDS)) < kills:
         rounds += 1

@@ -21,10 +21,10 @@ import torch
 
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._study import load as load_study
-from fairbound.benchmark._task import Run, Task
+from fairbound.benchmark._study import load_study as load_study
+from fairbound.benchmark._task import Task, TaskRun
 from fairbound.benchmark.board._checks import SALTED, _scales, salted_difference
-from fairbound.benchmark.problems._catalog import load
+from fairbound.benchmark.problems._catalog import load_problem
 from fairbound.benchmark.problems._salted import can_be_salted
 
 PROBLEMS = (
@@ -57,13 +57,13 @@ def main() -> None:
     torch.set_num_threads(1)
     compared, refused, start = 0, [], time.process_time()
     for problem in given.problems:
-        if not can_be_salted(load(problem).build()):
+        if not can_be_salted(load_problem(problem).build()):
             print(f"{problem}: its constraints see the variables themselves; it is not salted")
             continue
         for entry in load_study("board").entries:
             if given.methods and entry.name not in given.methods:
                 continue
-            task = Task(problem, (entry,), tuple(Run(0, seed) for seed in range(5)), "solve")
+            task = Task(problem, (entry,), tuple(TaskRun(0, seed) for seed in range(5)), "solve")
             plain = results(task)
             if "failure" in plain[0].tables:
                 continue

@@ -52,12 +52,12 @@ def whole_board(folder: Path) -> list[float]:
     """Seconds of every task of the default board: its work, times the recorded seconds for a unit
     of work by method."""
     from fairbound.benchmark._plan import Plan
-    from fairbound.benchmark._study import load
+    from fairbound.benchmark._study import load_study
 
     seconds: dict[str, float] = {}
     work: dict[str, float] = {}
     store = Store(folder)
-    for task in Plan(load("board-short")).tasks(store):
+    for task in Plan(load_study("board-short")).tasks(store):
         one = store.get(task.keys[0])
         if one is not None and "seconds" in one.made:
             method = type(task.entries[0].algorithm(1)).__name__
@@ -65,7 +65,7 @@ def whole_board(folder: Path) -> list[float]:
             work[method] = work.get(method, 0.0) + task.work
     usual = sum(seconds.values()) / sum(work.values())
     # as the engine hands them out
-    tasks = sorted(Plan(load("board")).tasks(store), key=lambda task: -task.work)
+    tasks = sorted(Plan(load_study("board")).tasks(store), key=lambda task: -task.work)
     rates = {method: seconds[method] / work[method] for method in seconds}
     found = [
         task.work * rates.get(type(task.entries[0].algorithm(1)).__name__, usual) for task in tasks

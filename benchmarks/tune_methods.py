@@ -35,7 +35,7 @@ from fairbound.benchmark._entry import Entry
 from fairbound.benchmark._plan import Plan
 from fairbound.benchmark._results import Results
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._study import Study, load
+from fairbound.benchmark._study import Study, load_study
 
 DATA = Path(os.environ.get("FAIRBOUND_DATA") or Path(__file__).parents[2] / "shared" / "data")
 FILE = DATA / "acs" / "acsincome_2018_42states.parquet"
@@ -93,7 +93,7 @@ def main() -> None:
     torch.set_num_threads(1)
     name, state, code = FORMS[asked.form]
     folder, store = census(state, code, asked.out / "data"), Store(asked.out / "results")
-    study = load(name).on(source=f"acs:{state}", folder=folder)
+    study = load_study(name).on(source=f"acs:{state}", folder=folder)
     print(f"{name} on acs:{state}, {asked.seeds} seeds, {asked.share:g} of the steps")
     for entry in [entry for entry in study.entries if entry.name in asked.only]:
         before = time.process_time()

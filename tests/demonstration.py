@@ -16,7 +16,13 @@ import numpy as np
 
 from fairbound.benchmark._page import Page
 from fairbound.benchmark._stored_study import Card, EntryInfo
-from fairbound.benchmark.board._results import Board, Cell, Curves, HeldOut, InstanceName
+from fairbound.benchmark.board._results import (
+    Board,
+    Curves,
+    HeldOutScores,
+    InstanceName,
+    MethodInstance,
+)
 from fairbound.benchmark.board._section import board_section
 from fairbound.benchmark.problems import Reference
 from fairbound.benchmark.problems._changes import CHANGES
@@ -129,9 +135,9 @@ def demonstration(
         name: 0.0 if name == "SGD" else 1.5 / (1 + 0.1 * ((3 * i) % 7))
         for i, name in enumerate(names)
     }
-    found: dict[Cell, Curves] = {}
-    heldout: dict[tuple[str, str], HeldOut] = {}
-    failures: dict[Cell, str] = {}
+    found: dict[MethodInstance, Curves] = {}
+    heldout: dict[tuple[str, str], HeldOutScores] = {}
+    failures: dict[MethodInstance, str] = {}
     for card in cards:
         for i, name in enumerate(names):
             stated = InstanceName(card.name)
@@ -157,7 +163,7 @@ def demonstration(
                 decided = np.where(
                     violation < 0.002, "holds", np.where(violation > 0.012, "violated", "undecided")
                 )
-                heldout[name, card.name] = HeldOut(
+                heldout[name, card.name] = HeldOutScores(
                     train_loss=loss,
                     train_violation=np.maximum(end + random.normal(0, 0.001, 20), 0),
                     loss=loss + 0.012 + random.normal(0, 0.004, 20),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairbound.benchmark._engine import Done, Engine, Progress
+from fairbound.benchmark._engine import Done, Engine, ProgressCallback
 from fairbound.benchmark._plan import Plan
 from fairbound.benchmark._store import Store
 from fairbound.cli._engine import planned
@@ -70,7 +70,9 @@ def small_plan(folder: Path, **options: Any) -> Plan:
     return planned(str(path), source="synthetic:OK", **options)
 
 
-def carry_out(plan: Plan, folder: Path, engine: Engine, progress: Progress | None = None) -> Done:
+def carry_out(
+    plan: Plan, folder: Path, engine: Engine, progress: ProgressCallback | None = None
+) -> Done:
     return plan.compute(Store(folder), engine, progress)
 
 

@@ -156,6 +156,59 @@ def is_module(path: Path) -> bool:
     return path.name != "__init__.py"
 
 
+SAME_BY_RULE = (  # modules in which a public name may be defined again, and these names
+    ("fairbound.algorithms._", {"State"}),  # each method's own
+    ("fairbound.benchmark.problems._collection.", {"PROBLEMS", "build"}),  # what the catalog reads
+    # capabilities that torch's front end has under the same name
+    ("fairbound.integrations.keras.", {"Constrained", "MiniBatch", "make_functional"}),
+    ("fairbound.algorithms.primal", {"SGD"}),  # named after `torch.optim`
+)
+# Clashes within data, metrics, auditing, columns and reports, which are being rewritten: to be none
+STILL_TWICE = {
+    *("Column", "Columns", "DRAWS", "FORM", "FORMS", "MAX_COMPARED", "MAX_DRAWN", "MAX_GROUPS"),
+    *("MAX_PAIRED", "MIN_DRAWS", "MIN_GROUP_SIZE", "MISSING", "PAPER", "PERCENT", "STATES"),
+    *("calibration", "largest", "load"),
+}
+
+
+def public_definitions(path: Path) -> set[str]:
+    """Names of the classes, functions, constants and aliases at the top of a module; not of an
+    optional import, `pd = need("pandas", ...)`."""
+    names = set[str]()
+    statements: list[ast.AST] = list(ast.parse(path.read_text()).body)
+    while statements:
+        node = statements.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            optional_import = isinstance(node.value, ast.Call) and (
+                ast.unparse(node.value.func) == "need"
+            )
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {
+                part.id
+                for target in targets
+                for part in ast.walk(target)
+                if isinstance(part, ast.Name)
+                and isinstance(part.ctx, ast.Store)
+                and not optional_import
+            }
+        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+            statements += ast.iter_child_nodes(node)
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for name in public_definitions(path):
+            if not any(module.startswith(start) and name in same for start, same in SAME_BY_RULE):
+                homes.setdefault(name, []).append(module)
+    twice = {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
+    new = {name: modules for name, modules in twice.items() if name not in STILL_TWICE}
+    assert not new, f"rename the narrower one, or make it private with an underscore: {new}"
+
+
 def in_a_fresh_process(code: str) -> str:
     """What a script prints; the process imports this package and nothing of the tests."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

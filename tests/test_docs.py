@@ -118,7 +118,7 @@ def test_the_study_of_the_data_page_is_read(tmp_path: Path) -> None:
         r"```toml\n(.*?)```", (DOCS / "guides" / "data.md").read_text(), flags=re.DOTALL
     )
     (tmp_path / "loans.toml").write_text(text)
-    spec = study.load(tmp_path / "loans.toml").problem
+    spec = study.load_study(tmp_path / "loans.toml").problem
     assert spec is not None
     assert (spec.label, spec.group) == ("approved", "sex")
 

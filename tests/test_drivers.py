@@ -23,7 +23,7 @@ from two_groups import make_data, small
 import fairbound
 from fairbound import SSLALM, Constrained, DescentAscent, constraints, run
 from fairbound.benchmark._plan import Plan
-from fairbound.benchmark._study import load as load_study
+from fairbound.benchmark._study import load_study as load_study
 from fairbound.core import Algorithm
 from fairbound.training._contract import check_contract
 

@@ -23,7 +23,7 @@ from setting import Stack
 from fairbound.algorithms import SGD, SSLALM, SwitchingSubgradient
 from fairbound.benchmark._plan import Plan
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._study import load
+from fairbound.benchmark._study import load_study
 from fairbound.core import Algorithm
 
 STEPS = 400  # at least, in a call
@@ -49,7 +49,7 @@ def drawing(method: Algorithm[Any], runs: int) -> float:
 def evaluating() -> float:
     """The share of evaluation in all runs of Experiment 1, compiling left out; every method's is
     printed."""
-    study = load("paper-ok-race")
+    study = load_study("paper-ok-race")
     whole, measured = 0.0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         tasks = Plan(study).tasks(Store(folder))

@@ -19,7 +19,7 @@ from torch import Tensor
 from fairbound._utils.measuring import Measurements, sampled
 from fairbound._utils.measuring import Sizes as Sizes
 
-State = TypeVar("State")
+_State = TypeVar("_State")
 
 
 class CellGradients(NamedTuple):
@@ -124,7 +124,7 @@ class Draw(NamedTuple):
         return self.samples
 
 
-class Algorithm(ABC, Generic[State]):
+class Algorithm(ABC, Generic[_State]):
     """A stochastic method as a pure `(init, update)` pair; hyper-parameters are the fields of a
     frozen dataclass.
 
@@ -191,7 +191,7 @@ class Algorithm(ABC, Generic[State]):
     @abstractmethod
     def init(
         self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
-    ) -> State:
+    ) -> _State:
         """State at the start.
 
         Args:
@@ -203,23 +203,23 @@ class Algorithm(ABC, Generic[State]):
         """
 
     @abstractmethod
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
+    def update(self, x: Tensor, state: _State, draw: Draw) -> tuple[Tensor, _State]:
         """The step `d` and the next state; the next point is `x + d`."""
 
     @abstractmethod
-    def primal_step(self, state: State) -> float | Tensor:
+    def primal_step(self, state: _State) -> float | Tensor:
         """The step size that a user's learning rate replaces: in a loop, `.grad` receives d divided
         by minus it."""
 
-    def output(self, x: Tensor, state: State) -> Tensor:
+    def output(self, x: Tensor, state: _State) -> Tensor:
         """What the method returns after its last step: (n,)."""
         return x
 
-    def multipliers(self, state: State) -> Tensor | None:
+    def multipliers(self, state: _State) -> Tensor | None:
         """The current estimate of the multipliers, (m,), for the methods that have one."""
         return None
 
-    def monitor(self, state: State) -> dict[str, Tensor]:
+    def monitor(self, state: _State) -> dict[str, Tensor]:
         """Scalars that describe the progress of the method: feasible steps, kappa. `diagnostics`
         reads them."""
         return {}
@@ -258,7 +258,7 @@ class Iterate(NamedTuple):
     measured: Measurements | tuple[()] = ()  # of a method that `measures`
 
 
-class MultiplierMethod(Algorithm[Any], Generic[State]):
+class MultiplierMethod(Algorithm[Any], Generic[_State]):
     """A method whose step is one gradient, grad f + J'w, with weights w and a state of O(m)
     numbers.
 
@@ -295,7 +295,7 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
     @abstractmethod
     def start(
         self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
-    ) -> State:
+    ) -> _State:
         """State at the start.
 
         Args:
@@ -306,7 +306,7 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
         """
 
     @abstractmethod
-    def step(self, state: State, *values: Tensor) -> tuple[Tensor | None, State]:
+    def step(self, state: _State, *values: Tensor) -> tuple[Tensor | None, _State]:
         """w (m,) and the next state, from the values c (m,) of the step's mini-batches; w is None
         for SGD.
 
@@ -323,7 +323,7 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
         first: Estimate | None = None,
         equality: Tensor | None = None,
         primal: Primal | None = None,
-    ) -> State | Iterate:
+    ) -> _State | Iterate:
         state = self.start(x.new_zeros(()), m, equality, None if first is None else first.c)
         if self.smoothing is None and primal is None and not self.measures:
             return state
@@ -335,11 +335,11 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
     def update(
         self,
         x: Tensor,
-        state: State | Iterate,
+        state: _State | Iterate,
         draw: Draw,
         primal: Primal | None = None,
         probe: bool = True,
-    ) -> tuple[Tensor, State | Iterate]:
+    ) -> tuple[Tensor, _State | Iterate]:
         """`probe`: whether the sizes of a method that `measures` are measured here, by two more
         backward passes."""
         estimates = [sample(x) for sample in draw.unpack(self)]
@@ -370,15 +370,15 @@ class MultiplierMethod(Algorithm[Any], Generic[State]):
         return d, Iterate(new, z, memory, measured)
 
     @final
-    def primal_step(self, state: State | Iterate) -> float | Tensor:
+    def primal_step(self, state: _State | Iterate) -> float | Tensor:
         return value(self.tau, inner(state).k)
 
     @final
-    def multipliers(self, state: State | Iterate) -> Tensor | None:
+    def multipliers(self, state: _State | Iterate) -> Tensor | None:
         y: Tensor | None = getattr(inner(state), "y", None)
         return y
 
-    def monitor(self, state: State | Iterate) -> dict[str, Tensor]:
+    def monitor(self, state: _State | Iterate) -> dict[str, Tensor]:
         fields = inner(state)._asdict()
         return {name: leaf for name, leaf in fields.items() if leaf.ndim == 0 and name != "k"}
 
@@ -389,7 +389,7 @@ def inner(state: Any) -> Any:
 
 
 def main_draw(method: Algorithm[Any]) -> int:
-    """Which mini-batch of a step the objective is evaluated on."""
+    """Index of the mini-batch of a step that the objective is evaluated on."""
     return next(i for i, evaluates in enumerate(method.evaluates) if "f" in evaluates)
 
 

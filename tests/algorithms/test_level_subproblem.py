@@ -13,7 +13,7 @@ from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from transcription import MovingBalls
 
-from fairbound.algorithms._subproblems.level import SOFT, LevelDirection, level_direction
+from fairbound.algorithms._subproblems.level import _SOFT, LevelDirection, level_direction
 
 F64 = torch.float64
 
@@ -102,7 +102,7 @@ def test_outside_the_levels_it_minimizes_the_softened_problem(kind: str) -> None
         share = min(
             1.0, (np.maximum(one.h, 0) / np.sqrt(square)).max() * one.gamma / np.linalg.norm(one.g)
         )
-        s = SOFT * share * np.maximum(square, 1e-6 * square.max()) / one.gamma
+        s = _SOFT * share * np.maximum(square, 1e-6 * square.max()) / one.gamma
         assert np.allclose(
             (one.gamma + one.L @ y) * d, -(one.g + one.J.T @ y), rtol=0, atol=1e-7 * (1 + y.max())
         )

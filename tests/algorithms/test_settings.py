@@ -12,13 +12,13 @@ import torch
 from fairbound import ALGORITHMS
 from fairbound.algorithms import PHRALM, SPBM, NuPI, SQPAdam, TrackedSQP
 from fairbound.algorithms.schedules import Power
-from fairbound.training._hyperparams import numbers
+from fairbound.training._hyperparams import float_settings
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_number_out_of_range_is_named(name: str) -> None:
     build = ALGORITHMS[name]
-    for field in numbers(build()):
+    for field in float_settings(build()):
         if "." in field:
             continue
         for bad in (-1.0, float("nan")):

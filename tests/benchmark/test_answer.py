@@ -75,7 +75,7 @@ def test_verdicts_are_counted(results: Results) -> None:
 
 def test_the_verdict_is_on_the_losses_of_the_held_out_examples() -> None:
     """As `verdict` decides from per-example losses."""
-    spec = study.load("first").on(source="synthetic:OK")
+    spec = study.load_study("first").on(source="synthetic:OK")
     instance = Plan(replace(spec, seeds=1))._built
     x = instance.starts([0])[0]
     test, data = instance.splits[0].test, instance.problem.data
@@ -109,7 +109,7 @@ def test_three_sentences_are_computed_and_name_no_winner(
     assert not any(word in findings(results) for word in ("rank", "best", "wins"))
 
     between = float(train["violation", "mean"].mean())
-    monkeypatch.setattr(answer, "TOLERANCE", between)
+    monkeypatch.setattr(answer, "BOUND_TOLERANCE", between)
     second = findings(results).splitlines()[1]
     assert second.startswith(
         f"1 of 2 methods exceed the bound 0.005 by at most {between:g} on training examples: "
@@ -131,7 +131,7 @@ def test_the_page_shows_what_the_study_asks_for(results: Results) -> None:
 
 
 def test_another_table_has_another_title_and_nothing_of_the_papers() -> None:
-    first, paper = study.load("first"), study.load("paper-ok-race")
+    first, paper = study.load_study("first"), study.load_study("paper-ok-race")
     assert first.on(source="synthetic:OK").title == first.title
     assert paper.on(source="synthetic:OK").reference == paper.reference
     by_sex = paper.on(group="SEX")
@@ -149,7 +149,7 @@ def test_another_table_has_another_title_and_nothing_of_the_papers() -> None:
 
 
 def test_the_first_study_is_the_papers_at_equal_examples() -> None:
-    first, paper = study.load("first"), study.load("paper-ok-race")
+    first, paper = study.load_study("first"), study.load_study("paper-ok-race")
     assert (first.problem, first.seeds) == (paper.problem, paper.seeds)
     assert set(first.shows) <= {*TABLES, *PLOTS}
     papers = {
@@ -165,7 +165,7 @@ def test_the_first_study_is_the_papers_at_equal_examples() -> None:
         assert entry.steps == plan.equal_steps(entry), entry.name
         if entry.name in papers:
             assert dict(entry.settings) == settings[papers[entry.name]], entry.name
-    chosen_elsewhere = {entry.name: entry for entry in study.load("methods-ok-race").entries}[
+    chosen_elsewhere = {entry.name: entry for entry in study.load_study("methods-ok-race").entries}[
         "Penalty"
     ]
     own = {entry.name: entry for entry in first.entries}

@@ -17,8 +17,8 @@ from fairbound.benchmark._plan import Plan
 from fairbound.benchmark._sections import read_page
 from fairbound.benchmark._store import Store
 from fairbound.benchmark._stored_study import StoredStudy
-from fairbound.benchmark._study import load
-from fairbound.benchmark._task import Run, Task
+from fairbound.benchmark._study import load_study
+from fairbound.benchmark._task import Task, TaskRun
 from fairbound.benchmark.board._findings import overall
 from fairbound.benchmark.board._results import Board, InstanceName
 from fairbound.benchmark.problems import load as load_problem
@@ -57,7 +57,7 @@ def problem(tmp_path: Path) -> str:
 
 
 def plan(problem: str, *entries: Entry, **options: object) -> Plan:
-    study = load("board")
+    study = load_study("board")
     return Plan(
         replace(study, problems=(problem,), entries=entries or study.entries, seeds=3, **options)
     )  # type: ignore[arg-type]
@@ -100,7 +100,8 @@ def test_a_page_is_made_without_building_a_problem(
         raise AssertionError("a problem is built, or loaded")
 
     Path(problem).unlink()
-    for name in ("_task.built_instance", "_task.load", "_plan.load", "problems._catalog.load"):
+    loaders = ("_task.load_problem", "_plan.load_problem", "problems._catalog.load_problem")
+    for name in ("_task.built_instance", *loaders):
         monkeypatch.setattr(f"fairbound.benchmark.{name}", forbidden)
     (study,) = Store(tmp_path / "results").studies().values()
     stored = StoredStudy.from_json(study)
@@ -137,7 +138,7 @@ def test_a_change_of_the_rate_is_one_of_the_primal_step_or_of_the_methods_own(pr
     assert DESCENT.moved(100, adam, 3.0) == (DESCENT.algorithm(100), primal.Adam(lr=0.03))
     assert DESCENT.moved(100, {}, 3.0)[0].tau == pytest.approx(3 * DESCENT.algorithm(100).tau)
     assert own.moved(100, adam, 3.0)[0].alpha == Power(1.5, 0.6)
-    (run,) = Task(problem, (DESCENT,), (Run(0, 0, change="batch / 4"),), "solve").asked
+    (run,) = Task(problem, (DESCENT,), (TaskRun(0, 0, change="batch / 4"),), "solve").asked
     assert run["batch"] == [1, 1]
 
 
@@ -209,11 +210,11 @@ def test_several_processes_give_the_same_numbers(problem: str, tmp_path: Path) -
 def test_a_run_does_not_depend_on_how_the_board_is_composed(problem: str) -> None:
     """Results are named by what decides them: the name of the entry and the other problems do
     not."""
-    named = Task(problem, (DESCENT,), (Run(0, 0), Run(0, 1)), "solve")
+    named = Task(problem, (DESCENT,), (TaskRun(0, 0), TaskRun(0, 1)), "solve")
     other = replace(named, entries=(replace(DESCENT, name="Other"),))
     assert named.keys == other.keys
     assert not set(named.keys) & set(replace(named, entries=(LEVEL,)).keys)
-    assert not set(named.keys) & set(replace(named, runs=(Run(0, 0, change="c x 100"),)).keys)
+    assert not set(named.keys) & set(replace(named, runs=(TaskRun(0, 0, change="c x 100"),)).keys)
     assert not set(named.keys) & set(replace(named, limit=100).keys)
 
 
@@ -266,7 +267,7 @@ def test_too_many_constraints_for_a_subproblem_are_refused_beforehand(problem: s
     )
     path = Path(problem).with_name("many.py")
     path.write_text(text)
-    task = Task(str(path), (Entry(name="SQP", method="TrackedSQP"),), (Run(0, 0),), "solve")
+    task = Task(str(path), (Entry(name="SQP", method="TrackedSQP"),), (TaskRun(0, 0),), "solve")
     assert (
         task.refusal() == "a step solves a subproblem in all constraints, and 601 are more than 50"
     )
@@ -307,7 +308,7 @@ def test_the_problems_of_the_docs_run(tmp_path: Path) -> None:
     table = tmp_path / "loans.toml"
     table.write_text(block("toml").replace("[64, 32]", "[4]").replace("128", "16"))
     study = replace(
-        load("board"),
+        load_study("board"),
         problems=(str(own), str(table)),
         entries=(DESCENT,),
         seeds=2,

@@ -16,9 +16,9 @@ from browsing import browsed, needs_browser
 from demonstration import demonstration
 
 from fairbound.benchmark._page import Page
-from fairbound.benchmark.board._figures import curves, ends, profiles, scatter
-from fairbound.benchmark.board._findings import finding, overall
-from fairbound.benchmark.board._results import PARTS, Board, Curves, HeldOut, InstanceName
+from fairbound.benchmark.board._figures import draw_curves, draw_run_ends, profiles, scatter
+from fairbound.benchmark.board._findings import overall, problem_finding
+from fairbound.benchmark.board._results import PARTS, Board, Curves, HeldOutScores, InstanceName
 from fairbound.benchmark.board._scoring import reached
 from fairbound.benchmark.board._section import board_section
 from fairbound.benchmark.board._tables import heldout_table
@@ -63,7 +63,7 @@ def with_runs(board: Board, second: float) -> Board:
             curve, share=share, loss=loss, violation=none, mean_violation=none, distance=None
         )
 
-    ends = HeldOut(
+    ends = HeldOutScores(
         **{
             name: np.zeros(20)
             for name in ("train_loss", "train_violation", "loss", "violation", "accuracy")
@@ -86,7 +86,7 @@ def with_runs(board: Board, second: float) -> Board:
 
 def test_what_is_said_of_a_problem(board: Board) -> None:
     found = with_runs(board, 0.5)
-    said = finding(found, found.problems[0])
+    said = problem_finding(found, found.problems[0])
     assert (
         said
         == "1 of 2 methods solve it in most runs: SSLALM. On held-out data, at 95 % confidence, the"
@@ -104,7 +104,9 @@ def test_problem_that_nobody_solves(board: Board) -> None:
         for cell, curve in one.curves.items()
     }
     failed = replace(one, curves=curves)
-    assert finding(failed, failed.problems[0]).startswith("0 of 2 methods solve it in most runs.")
+    assert problem_finding(failed, failed.problems[0]).startswith(
+        "0 of 2 methods solve it in most runs."
+    )
     assert "Solved by no run of any method (1): income-ok-race" in page_of(failed).html()
 
 
@@ -360,7 +362,7 @@ def test_the_scatter_shows_both_shares(board: Board) -> None:
 
 def test_figures_of_a_problem_show_its_runs(board: Board) -> None:
     problem, first = board.problems[0], "SSLALM"
-    drawn, held = ends(board, problem), board.heldout[first, problem.name]
+    drawn, held = draw_run_ends(board, problem), board.heldout[first, problem.name]
     (dot,) = (
         line
         for line in drawn.axes[1].lines
@@ -370,7 +372,7 @@ def test_figures_of_a_problem_show_its_runs(board: Board) -> None:
         (held.violation.mean(), held.loss.mean())
     )
     assert drawn.axes[0].get_xlim() == drawn.axes[1].get_xlim()
-    loss, violation = curves(board, problem).axes
+    loss, violation = draw_curves(board, problem).axes
     shown = [line for line in loss.lines if (line.get_gid() or "").startswith(TITLE)]
     measured = [
         method.name

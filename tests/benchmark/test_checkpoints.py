@@ -14,7 +14,7 @@ from fairbound.benchmark import _computing as module
 from fairbound.benchmark._engine import Engine
 from fairbound.benchmark._entry import Entry
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._task import Run, Task
+from fairbound.benchmark._task import Task, TaskRun
 from fairbound.training._checkpoint import Checkpoint
 from fairbound.training._vectorized import VectorizedRuns
 
@@ -65,7 +65,7 @@ def test_a_task_of_a_board_goes_on_where_it_was_killed(
 ) -> None:
     name, _, primal = method.partition(" under ")
     entry = Entry(name="A", method=name, primal={"name": primal, "lr": 0.01} if primal else {})
-    task = Task("hs7", (entry,), (Run(0, 0), Run(0, 1), Run(0, 2)), "solve", limit=120)
+    task = Task("hs7", (entry,), (TaskRun(0, 0), TaskRun(0, 1), TaskRun(0, 2)), "solve", limit=120)
     whole, part = Store(tmp_path / "whole"), Store(tmp_path / "part")
     task.complete(whole, lambda share: None)
     assert steps == list(range(task.steps))
@@ -100,7 +100,7 @@ def test_a_batch_of_a_report_goes_on_where_it_was_killed(
 
 
 def test_a_checkpoint_that_was_cut_off_counts_as_none(tmp_path: Path, steps: list[int]) -> None:
-    task = Task("hs7", (Entry(name="A", method="SGD"),), (Run(0, 0),), "solve", limit=80)
+    task = Task("hs7", (Entry(name="A", method="SGD"),), (TaskRun(0, 0),), "solve", limit=80)
     store = Store(tmp_path)
     with pytest.raises(Killed):
         task.complete(store, killed_after(0.5))
@@ -114,7 +114,7 @@ def test_a_checkpoint_that_was_cut_off_counts_as_none(tmp_path: Path, steps: lis
 def test_short_runs_write_none(tmp_path: Path) -> None:
     seen: list[bool] = []
     folder = tmp_path / "checkpoints"
-    task = Task("hs7", (Entry(name="A", method="SGD"),), (Run(0, 0),), "solve", limit=80)
+    task = Task("hs7", (Entry(name="A", method="SGD"),), (TaskRun(0, 0),), "solve", limit=80)
     task.complete(Store(tmp_path), lambda share: seen.append(any(folder.iterdir())))
     assert seen
     assert not any(seen)

@@ -17,7 +17,7 @@ from fairbound.benchmark._custom_algorithm import (
     load_custom_algorithm,
     tried_algorithm,
 )
-from fairbound.benchmark._study import Study, load
+from fairbound.benchmark._study import Study, load_study
 from fairbound.core import Algorithm
 from fairbound.training._hyperparams import structure
 from fairbound.training._runner import run
@@ -358,7 +358,7 @@ def with_custom(study: Study, custom: CustomAlgorithm) -> Study:
 
 
 def test_a_further_entry(custom: CustomAlgorithm) -> None:
-    study = load("paper-ok-race")
+    study = load_study("paper-ok-race")
     more = with_custom(study, custom)
     assert more.entries[:-1] == study.entries
     entry = more.entries[-1]
@@ -369,7 +369,7 @@ def test_a_further_entry(custom: CustomAlgorithm) -> None:
 
 
 def test_as_many_steps_as_which_entry(custom: CustomAlgorithm) -> None:
-    study = load("paper-ok-race")
+    study = load_study("paper-ok-race")
     others = replace(
         study, entries=tuple(entry for entry in study.entries if entry.method != "SSLALM")
     )
@@ -378,11 +378,11 @@ def test_as_many_steps_as_which_entry(custom: CustomAlgorithm) -> None:
         others, entries=tuple(entry for entry in others.entries if "batch 64" not in entry.name)
     )
     assert few.custom_entry(custom).steps == 20_000
-    assert load("board").custom_entry(custom).steps is None
+    assert load_study("board").custom_entry(custom).steps is None
 
 
 def test_two_of_the_users_own_and_a_name_that_is_taken(custom: CustomAlgorithm, file: Path) -> None:
-    more = with_custom(load("paper-ok-race"), custom)
+    more = with_custom(load_study("paper-ok-race"), custom)
     other = load_custom_algorithm(f"{file}:HeavyPenalty(weight=3)")
     assert [entry.name for entry in with_custom(more, other).entries[-2:]] == [
         custom.name,

@@ -9,8 +9,8 @@ import pytest
 from fairbound.algorithms import primal
 from fairbound.benchmark._entry import primal_step
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._study import load, load_entries
-from fairbound.benchmark._task import Run, Task
+from fairbound.benchmark._study import load_entries, load_study
+from fairbound.benchmark._task import Task, TaskRun
 
 OWN = Path(__file__).parents[2] / "examples" / "own_algorithm.py"
 
@@ -23,7 +23,7 @@ def written(folder: Path, text: str) -> Path:
 
 def test_ours_are_the_classes_own_defaults() -> None:
     """The default rules: beside the variants, no setting is stated."""
-    ours = load("board").entries
+    ours = load_study("board").entries
     stated = {entry.name: dict(entry.settings) for entry in ours if entry.settings}
     assert stated == {"SSL-ALM, lagged": {"samples": 1, "lag": True}, "ALM": {"mu": 0}}
     for entry in ours:
@@ -49,7 +49,9 @@ def test_an_entry_names_how_x_moves(tmp_path: Path) -> None:
     assert adam.described(10) == f"{own.described(10)} under {primal.Adam(lr=0.02)!r}"
     store = Store(tmp_path)
     for entry in (own, adam, slow):
-        Task("hs7", (entry,), (Run(0, 0),), "solve", limit=80).complete(store, lambda share: None)
+        Task("hs7", (entry,), (TaskRun(0, 0),), "solve", limit=80).complete(
+            store, lambda share: None
+        )
     results = list(store.results())
     assert len(results) == 3
     assert len({float(result.tables["records"]["loss"][-1]) for result in results}) == 3

@@ -20,7 +20,12 @@ from fairbound.benchmark._budget import examples_per_step, step_facts
 from fairbound.benchmark._engine import Engine
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._store import Store
-from fairbound.benchmark.board._checks import check, difference, salted_difference, warnings_of
+from fairbound.benchmark.board._checks import (
+    check,
+    result_difference,
+    salted_difference,
+    warnings_of,
+)
 from fairbound.benchmark.board._entry_folder import EntryFolder
 from fairbound.benchmark.board._limits import Limits
 
@@ -137,14 +142,14 @@ def test_how_far_results_may_be_from_those_computed_again(sound: Path) -> None:
     """To the bit on the same kind of machine, elsewhere within a thousandth; in other coordinates
     within a spread."""
     stored = list(EntryFolder(sound).store.results())
-    assert difference(stored, stored, (1.0, 1.0)) == ""
-    assert "records.loss differ on the same kind of machine" in difference(
+    assert result_difference(stored, stored, (1.0, 1.0)) == ""
+    assert "records.loss differ on the same kind of machine" in result_difference(
         stored, [better(one, 1e-6) for one in stored], (1.0, 1.0)
     )
     elsewhere = [replace(better(one, 1e-6), made={"device": "another"}) for one in stored]
-    assert difference(stored, elsewhere, (1.0, 1.0)) == ""
+    assert result_difference(stored, elsewhere, (1.0, 1.0)) == ""
     elsewhere = [replace(better(one), made={"device": "another"}) for one in stored]
-    assert "loss differs by 0.01 of its scale" in difference(stored, elsewhere, (1.0, 1.0))
+    assert "loss differs by 0.01 of its scale" in result_difference(stored, elsewhere, (1.0, 1.0))
     spread = float(np.stack([one.tables["records"]["loss"] for one in stored]).std(0).max())
     assert salted_difference(stored, stored, (1.0, 1.0)) == ""
     far = [better(one, 2 * spread + 0.1) for one in stored]

@@ -183,7 +183,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The package's sources in another place, whose hash is asked for."""
     package = tmp_path / "elsewhere"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "*.csv"))
-    monkeypatch.setattr(fingerprint, "PACKAGE", package)
+    monkeypatch.setattr(fingerprint, "_PACKAGE", package)
     return package
 
 

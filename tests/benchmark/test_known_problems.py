@@ -210,21 +210,21 @@ def test_noise_is_centered() -> None:
 
 
 def test_gaps_of_whitened_groups_are_linear_and_some_constraints_bind() -> None:
-    examples = least_squares.generated(100)
+    examples = least_squares._generated(100)
     X = examples[:, 7, :-1]
     assert torch.allclose(
-        X.T @ X / len(X), torch.eye(least_squares.FEATURES, dtype=torch.float64), atol=1e-12
+        X.T @ X / len(X), torch.eye(least_squares._FEATURES, dtype=torch.float64), atol=1e-12
     )
     instance = load("least-squares-groups").build()
-    a, b = instance.starts([0])[0], torch.ones(least_squares.FEATURES, dtype=torch.float64)
+    a, b = instance.starts([0])[0], torch.ones(least_squares._FEATURES, dtype=torch.float64)
     J = [derivatives(instance, x).J for x in (a, b)]
     assert torch.allclose(*J, atol=1e-10)
     active = int((instance.solution.y > 0).sum())
-    assert 3 <= active <= least_squares.FEATURES
+    assert 3 <= active <= least_squares._FEATURES
     assert instance.problem.m == 200
     many = load("least-squares-500-groups").build()
     assert many.problem.m == 1000
-    assert 3 <= int((many.solution.y > 0).sum()) <= least_squares.FEATURES
+    assert 3 <= int((many.solution.y > 0).sum()) <= least_squares._FEATURES
 
 
 def test_qcqp_has_active_and_inactive_constraints_and_agrees_with_another_solver() -> None:
@@ -263,7 +263,7 @@ def test_the_linear_program_of_the_grid_world_agrees_with_policy_evaluation() ->
     start = grid_world.starts().mean(0)
     loss, *costs = (start @ grid_world.policy_values(torch.from_numpy(found.policy))).tolist()
     assert loss == pytest.approx(found.loss, abs=1e-9)
-    assert costs == pytest.approx(grid_world.BOUNDS, abs=1e-9)  # both multipliers are positive
+    assert costs == pytest.approx(grid_world._BOUNDS, abs=1e-9)  # both multipliers are positive
     assert (found.y > 0.01).all()
     assert found.gap < 1e-9
 
@@ -273,16 +273,16 @@ def test_value_iteration_on_the_lagrangian_gives_the_dual_value_of_the_grid_worl
     multipliers."""
     found, (P, paid) = grid_world.program(), grid_world.model()
     cost = paid @ numbers(1, *found.y)
-    V = torch.zeros(grid_world.STATES, dtype=torch.float64)
+    V = torch.zeros(grid_world._STATES, dtype=torch.float64)
     for _ in range(400):
         V = cost + grid_world.DISCOUNT * (P @ V).amin(1)
-    dual = float(grid_world.starts().mean(0) @ V - numbers(*found.y) @ numbers(*grid_world.BOUNDS))
+    dual = float(grid_world.starts().mean(0) @ V - numbers(*found.y) @ numbers(*grid_world._BOUNDS))
     assert dual == pytest.approx(found.loss, abs=1e-9)
 
 
 def test_the_policy_of_the_linear_program_is_approached_by_logits() -> None:
     found, instance = grid_world.program(), load("grid-world").build()
-    logits = torch.from_numpy(np.log(np.maximum(found.policy, 1e-12))).flatten() / grid_world.UNIT
+    logits = torch.from_numpy(np.log(np.maximum(found.policy, 1e-12))).flatten() / grid_world._UNIT
     value = instance.problem.evaluate(logits, instance.splits[0].train)
     assert float(value.loss) == pytest.approx(found.loss, abs=1e-8)
     assert value.c.max() < 1e-8
@@ -291,7 +291,7 @@ def test_the_policy_of_the_linear_program_is_approached_by_logits() -> None:
 def test_no_orthonormal_matrix_beats_the_eigenvectors() -> None:
     instance, optimum = load("orthogonal").build(), load("orthogonal").optimum()
     generator = torch.Generator().manual_seed(0)
-    covariance = orthogonal.examples().T @ orthogonal.examples() / orthogonal.EXAMPLES
+    covariance = orthogonal._examples().T @ orthogonal._examples() / orthogonal._EXAMPLES
     best = torch.linalg.eigh(covariance)[1][:, -orthogonal.RANK :]
     nearby = best + 0.05 * torch.randn(50, *best.shape, dtype=torch.float64, generator=generator)
     points = torch.cat([best[None], torch.linalg.qr(nearby)[0]]).flatten(1)

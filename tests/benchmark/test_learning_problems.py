@@ -119,7 +119,7 @@ def test_weight_norms_are_those_of_the_tensors() -> None:
     x = instance.starts([0])
     shapes = [(64, 9), (64,), (32, 64), (32,), (1, 32), (1,)]
     parts = x[0].split([math.prod(shape) for shape in shapes])
-    expected = torch.stack([part.norm() - weight_norms.BOUND for part in parts])
+    expected = torch.stack([part.norm() - weight_norms._BOUND for part in parts])
     few = torch.arange(10)
     torch.testing.assert_close(instance.problem.evaluate(x, few).c[0], expected)
     scaled = scaled_instance(instance, 0.01)
@@ -134,17 +134,17 @@ def test_derivatives_of_the_network_are_autograds() -> None:
     z = torch.linspace(-4, 4, 9, dtype=torch.float64)
 
     def u(point: torch.Tensor) -> torch.Tensor:
-        return helmholtz.FORWARD(x, point.reshape(1, 1))[0]
+        return helmholtz._FORWARD(x, point.reshape(1, 1))[0]
 
     slope = torch.func.grad(u)
     expected = torch.stack([torch.func.vmap(f)(z) for f in (u, slope, torch.func.grad(slope))])
-    torch.testing.assert_close(helmholtz.derivatives(x, z), expected)
+    torch.testing.assert_close(helmholtz._derivatives(x, z), expected)
 
 
 def test_the_analytic_solution_has_no_residual() -> None:
     z = torch.linspace(-4, 4, 9, dtype=torch.float64)
-    second = torch.func.vmap(torch.func.grad(torch.func.grad(helmholtz.solution)))(z)
-    torch.testing.assert_close(second + helmholtz.solution(z), torch.zeros_like(z))
+    second = torch.func.vmap(torch.func.grad(torch.func.grad(helmholtz._solution)))(z)
+    torch.testing.assert_close(second + helmholtz._solution(z), torch.zeros_like(z))
 
 
 @pytest.mark.slow
@@ -158,8 +158,8 @@ def test_the_residual_continues_the_solution_into_the_half_without_measurements(
         x = trained(
             instance, DescentAscent(eta=eta), 1500, seeds=(0, 1, 2), primal=primal.Adam(lr=0.01)
         )
-        u = torch.func.vmap(lambda point: helmholtz.derivatives(point, z)[0])(x)
-        errors[eta] = float((u - helmholtz.solution(z)).square().mean(1).sqrt().median())
+        u = torch.func.vmap(lambda point: helmholtz._derivatives(point, z)[0])(x)
+        errors[eta] = float((u - helmholtz._solution(z)).square().mean(1).sqrt().median())
     assert errors[0.1] < 0.5 * errors[0.0], errors
 
 
@@ -177,7 +177,7 @@ def test_entropies_of_the_chains() -> None:
     assert entropy(fair) == pytest.approx(math.log(4))
     first, second = map(entropy, characters.transitions())
     assert first == pytest.approx(1.0741, abs=1e-4)
-    assert second < characters.BOUND  # else no model could satisfy it on new text
+    assert second < characters._BOUND  # else no model could satisfy it on new text
 
 
 def test_the_chains_themselves_have_a_loss_of_their_entropy() -> None:
@@ -197,6 +197,6 @@ def test_the_model_does_not_see_what_it_predicts() -> None:
     ).float()
     changed = text.clone()
     changed[:, 6] = changed[:, 6].roll(1, -1)
-    before, after = characters.FORWARD(x, text)[0], characters.FORWARD(x, changed)[0]
+    before, after = characters._FORWARD(x, text)[0], characters._FORWARD(x, changed)[0]
     torch.testing.assert_close(before[:6], after[:6])
     assert not torch.allclose(before[6:], after[6:])

@@ -10,20 +10,20 @@ import pytest
 from fairbound.algorithms import ALGORITHMS
 from fairbound.benchmark._entry import SCHEDULES, Entry
 from fairbound.benchmark._plan import Plan
-from fairbound.benchmark._study import Study, load
+from fairbound.benchmark._study import Study, load_study
 
 FILES = {"methods-ok-race": "paper-ok-race", "methods-va-marital": "paper-va-marital"}
 EVERY_FILE = pytest.mark.parametrize("name", FILES)
 EVERY_ENTRY = pytest.mark.parametrize(
     ("study", "entry"),
-    [(study, entry) for study in map(load, FILES) for entry in study.entries],
+    [(study, entry) for study in map(load_study, FILES) for entry in study.entries],
     ids=lambda value: value.name.replace(" ", "_"),
 )
 
 
 @EVERY_FILE
 def test_the_problem_is_the_papers(name: str) -> None:
-    study, paper = load(name), load(FILES[name])
+    study, paper = load_study(name), load_study(FILES[name])
     assert (study.problem, study.seeds, study.splits) == (paper.problem, paper.seeds, paper.splits)
     # the problem's
     assert {(entry.batch, entry.notion) for entry in study.entries} == {(None, None)}
@@ -33,7 +33,7 @@ def test_the_problem_is_the_papers(name: str) -> None:
 
 @EVERY_FILE
 def test_every_method_has_a_row(name: str) -> None:
-    entries = load(name).entries
+    entries = load_study(name).entries
     assert {entry.method for entry in entries} == set(ALGORITHMS)
     differ = ("mu", "lag", "optimistic")
     variants = {
@@ -44,7 +44,7 @@ def test_every_method_has_a_row(name: str) -> None:
 
 
 def test_both_have_the_same_rows() -> None:
-    first, second = map(load, FILES)
+    first, second = map(load_study, FILES)
     assert [(entry.name, entry.method) for entry in first.entries] == [
         (entry.name, entry.method) for entry in second.entries
     ]

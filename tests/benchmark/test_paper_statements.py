@@ -16,19 +16,19 @@ from fairbound.benchmark._paper_statements import (
     Figure,
     Statement,
     by_seed,
+    statement_verdict,
     statements,
     statements_table,
-    verdict,
 )
 from fairbound.benchmark._results import Results
 from fairbound.benchmark._sections import paper_section
-from fairbound.benchmark._study import load
+from fairbound.benchmark._study import load_study
 
 STUDIES = {name for line in statements() for name in STUDY.findall(f"{line.study} {line.claims}")}
 
 
 def made(name: str = "paper-ok-race", source: str = "acs:OK", **changes: Any) -> Made:
-    return Made(stored_study(replace(load(name), **changes), source=source))
+    return Made(stored_study(replace(load_study(name), **changes), source=source))
 
 
 def with_losses(losses: dict[str, list[tuple[float, ...]]]) -> dict[str, Results]:
@@ -41,7 +41,9 @@ def with_losses(losses: dict[str, list[tuple[float, ...]]]) -> dict[str, Results
 
 
 def decided(claims: str, studies: dict[str, Results], part: str = "train") -> str:
-    return verdict(Statement("4.2.1", "", "paper-ok-race", part, claims, "").parsed(), studies)
+    return statement_verdict(
+        Statement("4.2.1", "", "paper-ok-race", part, claims, "").parsed(), studies
+    )
 
 
 def test_every_verdict() -> None:
@@ -144,7 +146,7 @@ def test_figures_of_a_run() -> None:
 
 
 def test_experiment_whose_sgd_has_no_results() -> None:
-    study = stored_study(load("paper-ok-race"), source="acs:OK")
+    study = stored_study(load_study("paper-ok-race"), source="acs:OK")
     table = statements_table({"paper-ok-race": Made(study, without=("SGD",)).read})
     assert table is not None
     far = table.frame[table.frame[("claims", "")].str.contains("distance of scores from SGD's")]
@@ -200,7 +202,7 @@ def test_every_line_of_the_file_can_be_read(statement: Statement) -> None:
     claims = statement.parsed()
     assert claims
     for figure in (figure for claim in claims for figure in claim[:2] if figure is not None):
-        assert figure.row in {"", *(entry.name for entry in load(figure.study).entries)}
+        assert figure.row in {"", *(entry.name for entry in load_study(figure.study).entries)}
         assert (figure.row == "") == (figure.name == "range of loss")
     assert re.fullmatch(r"4\.2\.[12]|A|B\.[12]\.[1-4]", statement.section)
     assert statement.part in ("train", "validation", "test")
@@ -235,7 +237,7 @@ def test_the_table_has_every_statement_with_our_figures_and_the_papers(
 
 
 def test_only_whole_runs_on_the_papers_data_are_judged(every: list[Results]) -> None:
-    study = load("paper-ok-race")
+    study = load_study("paper-ok-race")
     assert paper_section([made(source="synthetic:OK").read]) == []
     assert paper_section([made(budget="examples").read]) == []
     assert paper_section([made(reference="").read]) == []

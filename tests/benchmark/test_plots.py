@@ -23,7 +23,7 @@ from fairbound.benchmark._results import BoundedGaps, ReportItem, Results
 from fairbound.benchmark._sections import study_section
 from fairbound.benchmark._store import Store
 from fairbound.benchmark._stored_study import StoredStudy
-from fairbound.benchmark._study import Study, load
+from fairbound.benchmark._study import Study, load_study
 from fairbound.metrics._counts import Counts
 from fairbound.metrics.fairness_metrics import values
 from fairbound.reports._figures import TITLE, panels, style, svg, write_pdf
@@ -32,7 +32,7 @@ Cells = dict[str, list[StoredResult]]
 
 
 def small(name: str, entries: tuple[str, ...], **changes: Any) -> Study:
-    whole = load(name).with_entries((), only=entries)
+    whole = load_study(name).with_entries((), only=entries)
     assert whole.problem is not None
     whole = whole.on(source=f"synthetic:{whole.problem.state}")
     assert whole.problem is not None
@@ -168,7 +168,7 @@ def drawn_from(results: Results, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(
             Results, "curves", lambda self, parts: pd.concat(made, ignore_index=True)
         )
-        return plots.curves(results, ("train",))
+        return plots._curves(results, ("train",))
 
     return draw
 
@@ -205,7 +205,7 @@ def test_long_curves_are_thinned_and_keep_their_ends(drawn_from: Any) -> None:
     long = curve("A", np.random.default_rng(0).random(400))
     line = line_of(drawn_from(long).subfigs[0].axes[0], "train")
     x, y = line.get_xdata(), line.get_ydata()
-    assert len(x) == plots.MAX_RECORDS
+    assert len(x) == plots._MAX_RECORDS
     assert (x[0], x[-1], y[-1]) == (100, 40_000, long["mean"].iloc[-1])
 
 
@@ -436,8 +436,8 @@ def test_five_groups_from_a_store(tmp_path: Path) -> None:
         .pivot(index="step", columns="quantity", values="mean")
     )
     np.testing.assert_allclose(found[list(results.gaps.limits)], expected, atol=1e-12)
-    assert len(plots.curves(results).subfigs[0].axes) == 6
-    assert len(plots.scores(results).subfigs[-1].legends[0].get_texts()) == 5
+    assert len(plots._curves(results).subfigs[0].axes) == 6
+    assert len(plots._scores(results).subfigs[-1].legends[0].get_texts()) == 5
     radar = plots.radar(results)  # as printed: the reported metrics are of two groups
     assert np.isfinite(radar.axes[0].lines[0].get_ydata()).any()
 

@@ -23,7 +23,7 @@ from fairbound.benchmark._paper_comparison import agreement, beside
 from fairbound.benchmark._results import Results
 from fairbound.benchmark._sections import study_section
 from fairbound.benchmark._stored_study import StoredStudy
-from fairbound.benchmark._study import load
+from fairbound.benchmark._study import load_study
 from fairbound.benchmark.board._section import board_section
 from fairbound.benchmark.problems.table import SplitSpec
 from fairbound.cli._report import show
@@ -48,7 +48,7 @@ def made_setting(
     *, source: str = "synthetic:OK", whole_seeds: int = 2, **changes: Any
 ) -> StoredStudy:
     """Experiment 1 with three entries; the paper has figures for the first of them."""
-    whole = load("paper-ok-race").with_entries((), only=ENTRIES)
+    whole = load_study("paper-ok-race").with_entries((), only=ENTRIES)
     assert whole.problem is not None
     entries = [replace(entry, paper=Paper({}, {}, {}), note="") for entry in whole.entries]
     entries[0] = replace(entries[0], paper=PAPER, note="a <b>note</b> & more")

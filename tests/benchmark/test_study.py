@@ -24,7 +24,7 @@ from fairbound.algorithms import (
 from fairbound.algorithms.schedules import Factorial, InverseSqrt, Linear
 from fairbound.benchmark._entry import SCHEDULES, Entry, Printed
 from fairbound.benchmark._plan import Plan
-from fairbound.benchmark._study import Study, load, names, paper_names
+from fairbound.benchmark._study import Study, load_study, paper_names, study_names
 from fairbound.benchmark._task import examples_of_step
 from fairbound.benchmark.problems.table import PAPER_NOTIONS, SplitSpec
 from fairbound.data._attributes import parse_attribute
@@ -48,14 +48,14 @@ ENTRIES_OF = {
     "tune-va-ssw": 9,
 }
 TUNED = {name: count for name, count in ENTRIES_OF.items() if name.startswith("tune")}
-ALL = [(study, entry) for study in map(load, ENTRIES_OF) for entry in study.entries]
+ALL = [(study, entry) for study in map(load_study, ENTRIES_OF) for entry in study.entries]
 EVERY_ENTRY = pytest.mark.parametrize(
     ("study", "entry"), ALL, ids=lambda value: value.name.replace(" ", "_")
 )
 
 
 def entry_of(study: str, name: str) -> Entry:
-    (entry,) = (entry for entry in load(study).entries if entry.name == name)
+    (entry,) = (entry for entry in load_study(study).entries if entry.name == name)
     return entry
 
 
@@ -66,12 +66,12 @@ def test_names_are_the_installed_files() -> None:
     assert sorted(paper_names()) == sorted(ENTRIES_OF)
     # tested elsewhere
     others = {"first", "board", "board-short", "methods-ok-race", "methods-va-marital"}
-    assert set(names()) - set(ENTRIES_OF) == others
+    assert set(study_names()) - set(ENTRIES_OF) == others
 
 
 @pytest.mark.parametrize("name", ENTRIES_OF)
 def test_every_study_loads_with_all_its_entries(name: str) -> None:
-    study = load(name)
+    study = load_study(name)
     assert study.name == name
     assert len(study.entries) == ENTRIES_OF[name]
     assert study.problem.hidden == (64, 32)
@@ -82,7 +82,7 @@ def test_every_study_loads_with_all_its_entries(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENTRIES_OF)
 def test_the_two_problems_of_the_paper(name: str) -> None:
-    study = load(name)
+    study = load_study(name)
     if "ok" in name:
         assert (study.problem.state, study.problem.group, study.problem.bound) == (
             "OK",
@@ -122,7 +122,7 @@ def test_group_specifications_are_those_of_attributes() -> None:
     codes = {"RAC1P": torch.tensor([1, 2]).numpy(), "MAR": torch.tensor([1, 5]).numpy()}
     assert parse_attribute("RAC1P=1", codes, census=True).labels == ("White", "not White")
     for name in ENTRIES_OF:
-        study = load(name)
+        study = load_study(name)
         assert parse_attribute(study.problem.group, codes, census=True).size == len(
             study.problem.groups
         )
@@ -167,7 +167,7 @@ def test_every_setting_is_stated(study: Study, entry: Entry) -> None:
 
 def test_settings_of_a_method_hold_for_its_rows_that_say_no_other(tmp_path: Path) -> None:
     shared = "[settings]\nSGD = { tau = 3 }\nDescentAscent = { second = true, eta = 7 }\n[common]"
-    plain, dual = load(
+    plain, dual = load_study(
         written(tmp_path, MINE.replace("[common]", shared).replace("settings = { tau = 1 }", ""))
     ).entries
     assert plain.settings == {"tau": 3}
@@ -175,7 +175,7 @@ def test_settings_of_a_method_hold_for_its_rows_that_say_no_other(tmp_path: Path
     with pytest.raises(
         ValueError, match=r"mine\.toml, there is no method 'Sgd'; the nearest is 'SGD'"
     ):
-        load(written(tmp_path, MINE.replace("[common]", "[settings]\nSgd = {}\n[common]")))
+        load_study(written(tmp_path, MINE.replace("[common]", "[settings]\nSgd = {}\n[common]")))
 
 
 @EVERY_ENTRY
@@ -213,7 +213,7 @@ def test_steps_are_the_papers_seconds(study: Study, entry: Entry) -> None:
 def test_tuning_records_the_states_of_the_appendix(name: str) -> None:
     """A state every 100 steps (Ghost: 10), the last 20 of which count; the paper's numbers in every
     entry."""
-    study = load(name)
+    study = load_study(name)
     for number, entry in enumerate(study.entries, start=1):
         assert entry.steps / study.records == (10 if "ghost" in name else 100)
         assert set(entry.paper.validation) == {"loss", "violation"}
@@ -329,7 +329,7 @@ def test_rows_of_the_appendix(
     loss: tuple[float, float],
     violation: tuple[float, float],
 ) -> None:
-    entry = load(study).entries[number - 1]
+    entry = load_study(study).entries[number - 1]
     assert entry.algorithm(entry.steps) == built
     assert entry.paper.validation == {"loss": loss, "violation": violation}
 
@@ -427,12 +427,12 @@ def test_the_experiments_and_the_appendix_say_the_same(name: str) -> None:
     """A entry that cites a entry of the appendix has its numbers, and its settings but for what the
     entry varies."""
     compared = 0
-    for entry in load(name).entries:
+    for entry in load_study(name).entries:
         cited = re.search(r"validation: Table (\d+), row (\d+)", entry.reference)
         assert bool(cited) == bool(entry.paper.validation), entry.name
         if cited is None:
             continue
-        tuned = load(TABLES[int(cited[1])]).entries[int(cited[2]) - 1]
+        tuned = load_study(TABLES[int(cited[1])]).entries[int(cited[2]) - 1]
         assert entry.paper.validation == tuned.paper.validation, entry.name
         varied = {
             "worst_of_test",
@@ -458,7 +458,7 @@ def test_the_fairness_table() -> None:
     }
     assert entry_of("paper-ok-race", "SSw").paper.train["Wd"] == (0.0007, 0.0005)
     assert entry_of("paper-ok-race", "SGD-Fairret").paper.test["Sf"] == (0.05575, 0.01358)
-    without = {entry.name for entry in load("paper-ok-race").entries if not entry.paper.test}
+    without = {entry.name for entry in load_study("paper-ok-race").entries if not entry.paper.test}
     assert without == {"Descent-ascent, decaying steps"}
 
 
@@ -489,7 +489,15 @@ def test_variants_differ_from_their_row_in_what_they_say_only() -> None:
 
 def test_fairret_and_pools() -> None:
     assert entry_of("paper-ok-race", "SGD-Fairret").fairret == 3.0
-    assert [entry.fairret for entry in load("tune-ok-fairret").entries] == [0, 1, 2, 3, 3, 3, 4]
+    assert [entry.fairret for entry in load_study("tune-ok-fairret").entries] == [
+        0,
+        1,
+        2,
+        3,
+        3,
+        3,
+        4,
+    ]
     assert entry_of("splits-ok", "Descent-ascent, held-out dual set").pools == ("train", "dual")
 
 
@@ -508,7 +516,7 @@ def test_a_schedule_over_the_run_follows_its_length() -> None:
 
 @pytest.mark.parametrize("name", ["paper-ok-race", "paper-va-marital"])
 def test_equal_examples_compare_methods_not_readings(name: str) -> None:
-    study = load(name)
+    study = load_study(name)
     assert study.within("paper") == study
     kept = [
         (entry.method, entry.fairret, entry.settings.get("mu"), entry.batch)
@@ -527,7 +535,9 @@ GHOST = 2 * 0.4 / (1 - 0.6**8) * (1.2**8 - 1) / 0.2
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Plan]:
     """On the synthetic census, one split."""
-    studies = {name: load(name) for name in ("paper-ok-race", "paper-va-marital", "splits-ok")}
+    studies = {
+        name: load_study(name) for name in ("paper-ok-race", "paper-va-marital", "splits-ok")
+    }
     return {
         name: Plan(replace(study.on(source=f"synthetic:{study.problem.state}"), splits=1))
         for name, study in studies.items()
@@ -623,7 +633,7 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_file_of_ones_own(tmp_path: Path, kind: type) -> None:
-    study = load(kind(written(tmp_path, MINE)))
+    study = load_study(kind(written(tmp_path, MINE)))
     assert study.name == "mine"
     assert study.problem.split.shares == {"train": 0.5, "dual": 0.25, "test": 0.25}
     plain, dual = study.entries
@@ -795,7 +805,7 @@ def test_refusals_name_the_file_the_place_and_the_remedy(
 ) -> None:
     assert old in MINE
     with pytest.raises(ValueError, match=said) as refused:
-        load(written(tmp_path, MINE.replace(old, new, 1)))
+        load_study(written(tmp_path, MINE.replace(old, new, 1)))
     assert str(tmp_path / "mine.toml") in str(refused.value)
 
 
@@ -807,15 +817,15 @@ def test_pools_need_a_share_of_the_rows(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="the constraints read 'dual', of which the split has none"
     ):
-        load(written(tmp_path, text))
+        load_study(written(tmp_path, text))
 
 
 def test_a_study_needs_entries(tmp_path: Path) -> None:
     head = MINE[: MINE.index("[[entries]]")]
     with pytest.raises(ValueError, match="entries should have at least 1 item"):
-        load(written(tmp_path, head))
+        load_study(written(tmp_path, head))
     with pytest.raises(ValueError, match="entries should have at least 1 item"):
-        load(written(tmp_path, "entries = []\n" + head))
+        load_study(written(tmp_path, "entries = []\n" + head))
 
 
 def test_names_and_files_that_are_not_there(tmp_path: Path) -> None:
@@ -823,20 +833,20 @@ def test_names_and_files_that_are_not_there(tmp_path: Path) -> None:
         ValueError,
         match="no study called 'paper-ok-rase' is installed; the nearest is 'paper-ok-race'",
     ):
-        load("paper-ok-rase")
+        load_study("paper-ok-rase")
     with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere.toml"):
-        load(str(tmp_path / "nowhere.toml"))
+        load_study(str(tmp_path / "nowhere.toml"))
     with pytest.raises(OSError, match="cannot be read as a study"):
-        load(tmp_path)
+        load_study(tmp_path)
     with pytest.raises(ValueError, match=r"mine.toml is not valid TOML: .*line 2"):
-        load(written(tmp_path, "\ntitle = \n"))
+        load_study(written(tmp_path, "\ntitle = \n"))
     (tmp_path / "mine.toml").write_bytes(b"title = '\xff'")
     with pytest.raises(ValueError, match=r"mine.toml cannot be read as a study"):
-        load(tmp_path / "mine.toml")
+        load_study(tmp_path / "mine.toml")
 
 
 def test_budgets_are_finite(plans: dict[str, Plan]) -> None:
     for name, plan in plans.items():
-        for entry in load(name).entries:
+        for entry in load_study(name).entries:
             assert math.isfinite(examples_of_step(entry, plan._built))
             assert plan.equal_steps(entry) >= 1_000

@@ -24,7 +24,7 @@ from fairbound.benchmark._results import ReportItem, Results
 from fairbound.benchmark._sections import study_section
 from fairbound.benchmark._store import Store
 from fairbound.benchmark._stored_study import StoredStudy
-from fairbound.benchmark._study import load
+from fairbound.benchmark._study import load_study
 from fairbound.benchmark._tables import (
     TABLES,
     fairness_table,
@@ -49,7 +49,7 @@ def small(
     groups: int, *, seeds: int, splits: int, entries: tuple[str, ...] = ENTRIES, **changes: Any
 ) -> StoredStudy:
     """Experiment 1 or 2 with some of its entries. Only the first of them is in the paper."""
-    whole = load("paper-ok-race" if groups == 2 else "paper-va-marital").with_entries(
+    whole = load_study("paper-ok-race" if groups == 2 else "paper-va-marital").with_entries(
         (), only=entries
     )
     assert whole.problem is not None
@@ -274,7 +274,7 @@ def test_the_front_and_the_papers_choice(two: Made) -> None:
 def test_the_papers_choices_are_rows_of_its_tables() -> None:
     assert len(PAPERS_CHOICE) == 8
     for name, choice in PAPERS_CHOICE.items():
-        assert choice in {entry.name for entry in load(name).entries}
+        assert choice in {entry.name for entry in load_study(name).entries}
 
 
 def test_diverged_rows_are_shown_and_never_on_the_front(two: Made) -> None:

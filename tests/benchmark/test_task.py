@@ -19,8 +19,8 @@ from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._results import Results
 from fairbound.benchmark._store import Store
 from fairbound.benchmark._stored_study import StoredStudy
-from fairbound.benchmark._study import load
-from fairbound.benchmark._task import Run, Task, built_instance
+from fairbound.benchmark._study import load_study
+from fairbound.benchmark._task import Task, TaskRun, built_instance
 from fairbound.benchmark.problems import _catalog as catalog
 from fairbound.training._compile import COMPILED
 
@@ -32,7 +32,7 @@ def plan() -> Plan:
     """Experiment 1 with four of its entries, few records and a small network, on the synthetic
     census, two splits."""
     whole = (
-        load("paper-ok-race")
+        load_study("paper-ok-race")
         .with_entries((), only=("SGD", "SSL-ALM", "ALM", "SSw"))
         .on(source="synthetic:OK")
     )
@@ -88,12 +88,12 @@ def test_progress_reaches_the_end(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_many_runs_are_computed_in_batches_of_one_size() -> None:
-    spec = load("paper-ok-race").problem
+    spec = load_study("paper-ok-race").problem
     assert spec is not None
     task = Task(
         spec,
-        load("paper-ok-race").entries[:1],
-        tuple(Run(0, seed) for seed in range(100)),
+        load_study("paper-ok-race").entries[:1],
+        tuple(TaskRun(0, seed) for seed in range(100)),
         "groups",
     )
     assert [len(batch.runs) for batch in task.batches()] == [25, 25, 25, 25]
@@ -169,7 +169,7 @@ def test_pages_are_read_without_building_a_problem(
     def forbidden(*args: object) -> None:
         raise AssertionError("a problem is built, or loaded")
 
-    monkeypatch.setattr(catalog, "load", forbidden)
+    monkeypatch.setattr(catalog, "load_problem", forbidden)
     monkeypatch.setattr("fairbound.benchmark._task.built_instance", forbidden)
     monkeypatch.setattr("fairbound.benchmark.problems.table._build", forbidden)
     results = Results.read(stored(done), done)
@@ -256,7 +256,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_a_table_of_the_users_own_is_named_in_the_study(own: Path, tmp_path: Path) -> None:
-    plan, store = Plan(load(own)), Store(tmp_path / "results")
+    plan, store = Plan(load_study(own)), Store(tmp_path / "results")
     assert plan.compute(store, Engine()).runs == 2
     (card,) = stored(store).cards
     assert card.group_names == ("f", "m")
@@ -315,12 +315,12 @@ def test_source_label_and_group_as_options(own: Path, tmp_path: Path) -> None:
 
 
 def test_census_data_in_the_place_of_a_table_need_no_label(own: Path) -> None:
-    instance = Plan(load(own).on(source="synthetic:OK", group="SEX"))._built
+    instance = Plan(load_study(own).on(source="synthetic:OK", group="SEX"))._built
     assert instance.group_names == ("Male", "Female")
     assert instance.source == "synthetic:OK"
 
 
 def test_another_label_value_counts_as_positive(own: Path) -> None:
-    yes = Plan(load(own))._built.problem.data.y
+    yes = Plan(load_study(own))._built.problem.data.y
     own.write_text(OWN_TABLE.replace('label = "granted"', 'label = "granted"\npositive = "no"'))
-    assert torch.equal(Plan(load(own))._built.problem.data.y, 1 - yes)
+    assert torch.equal(Plan(load_study(own))._built.problem.data.y, 1 - yes)

@@ -77,7 +77,7 @@ def test_time_is_weighed_by_what_was_measured(tmp_path: Path) -> None:
 def test_one_command_computes_times_and_reports_and_does_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "names", lambda: FEW)
+    monkeypatch.setattr(study, "study_names", lambda: FEW)
     monkeypatch.setenv("FAIRBOUND_DATA", str(tmp_path))  # no census here: the synthetic one
     monkeypatch.setattr("fairbound.data._acs_files.available", lambda folder=None: [])
     folders = ("--out", tmp_path / "results", "--to", tmp_path / "report")

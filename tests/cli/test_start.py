@@ -12,8 +12,8 @@ import time
 import pytest
 from commands import call
 
-from fairbound.benchmark._study import load
-from fairbound.benchmark.board._checks import SAMPLE
+from fairbound.benchmark._study import load_study
+from fairbound.benchmark.board._checks import PROBLEM_SAMPLE
 from fairbound.benchmark.board._limits import Limits
 from fairbound.benchmark.problems import _catalog as catalog
 from fairbound.cli import _enter as enter
@@ -82,16 +82,16 @@ def test_help_of_every_command_loads_nothing_heavy_and_fits_a_terminal() -> None
 
 def test_what_options_repeat_of_heavy_modules() -> None:
     assert Limits() == Limits(seconds=enter.SECONDS, gigabytes=enter.GIGABYTES)
-    assert enter.SAMPLE == SAMPLE
+    assert enter._SAMPLE == PROBLEM_SAMPLE
 
 
 def test_completion_knows_the_names_that_commands_take() -> None:
     assert options.complete_problem("") == sorted(
-        name for name in catalog.names() if catalog.load(name).on_board
+        name for name in catalog.problem_names() if catalog.load_problem(name).on_board
     )
     assert options.complete_entry("S") == sorted(
         entry.name
-        for entry in load("board").entries
+        for entry in load_study("board").entries
         if entry.name.startswith("S") and " " not in entry.name
     )
     asked = {

@@ -15,8 +15,8 @@ from fairbound import ALGORITHMS, run
 from fairbound.algorithms import SGD, DescentAscent
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Algorithm, Draw
-from fairbound.training._compile import COMPILED, decide
-from fairbound.training._hyperparams import numbers
+from fairbound.training._compile import COMPILED, choose_compilation
+from fairbound.training._hyperparams import float_settings
 
 OLD = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
 
@@ -37,7 +37,7 @@ needs_compiler = pytest.mark.skipif(
 def test_compiled_equals_eager_and_other_numbers_are_not_baked_in(name: str) -> None:
     problem, sampler, x0 = classification()
     build = ALGORITHMS[name]
-    first = next(iter(numbers(build())))
+    first = next(iter(float_settings(build())))
     for value in (0.02, 0.07):
         method = build(**{first: value})
         fast = run(problem, method, sampler.seeded(0, 1, 2), x0[:3], 30, compile=True).result()
@@ -142,7 +142,7 @@ def test_short_runs_are_not_compiled_and_say_so(caplog: pytest.LogCaptureFixture
 def test_without_a_compiler_a_long_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
-    chosen, note = decide(None, 1_000_000)
+    chosen, note = choose_compilation(None, 1_000_000)
     assert not chosen
     assert "no C++ compiler was found" in note
 

@@ -18,7 +18,7 @@ from fairbound.constraints._constraint import FunctionConstraint
 from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.core import Algorithm, Draw
 from fairbound.data._samplers import SamplerStack
-from fairbound.training._hyperparams import numbers, structure, with_hyperparams
+from fairbound.training._hyperparams import float_settings, structure, with_hyperparams
 
 F64 = torch.float64
 # `check_algorithm` runs every method
@@ -89,7 +89,7 @@ def test_a_grid_is_one_stack() -> None:
     assert structure(SSLALM()) != structure(SSLALM(samples=3))
     assert structure(StochasticGhost(p0=0.4)) != structure(StochasticGhost(p0=0.6))
     assert structure(SGD(tau=Linear(0.1, 10))) == structure(SGD(tau=Linear(0.2, 20)))
-    assert numbers(SGD(tau=Linear(0.1, 10))) == {
+    assert float_settings(SGD(tau=Linear(0.1, 10))) == {
         "tau.start": 0.1,
         "tau.steps": 10.0,
         "tau.end": 0.05,

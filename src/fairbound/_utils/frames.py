@@ -1,4 +1,4 @@
-"""Where in the stack the user's own code is."""
+"""Search of the stack for the user's own code."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ EVERY, EARLY = 50, 10
 BEGINNING = 200
 # The very start probes at every step, until each constraint had its turn: at least 10 steps, since
 # a gradient may begin at 0 (a KL divergence from the starting point), at most 100.
-FIRST, LAST = 10, 100
+_FIRST, _LAST = 10, 100
 MEMORY = 20  # probes that a running mean remembers
 SAMPLE = 4096  # coordinates
 
@@ -76,7 +76,7 @@ class Measurements(NamedTuple):
         weights: Tensor | float,
         total: Callable[[Tensor], Tensor] = lambda sums: sums,
     ) -> Measurements:
-        """With the step that followed the last probe.
+        """Add the step that followed the last probe.
 
         Args:
             x: (S,) the sample of coordinates now.
@@ -124,12 +124,12 @@ class Measurements(NamedTuple):
         return (torch.arange(m, device=turns.device) == chosen).to(self.square.dtype)
 
     def probe(self, row: Tensor, x: Tensor, of_f: Tensor, of_c: Tensor) -> Measurements:
-        """With the sampled point and gradients of f and of the constraint `row` (m,)."""
+        """Add the sampled point and the gradients of f and of the constraint `row` (m,)."""
         row = row if len(self.row) == len(row) else torch.ones_like(self.row)
         return self._replace(row=row, x=x, of_f=of_f, of_c=of_c)
 
     def sizes(self, m: int) -> Sizes:
-        """Of m constraints; one that was not probed yet takes the mean of those that were."""
+        """Sizes of m constraints; one that was not probed yet takes the mean of those that were."""
         known = self.probes > 0
         count = known.sum().clamp(min=1)
         overlap, square, slope = (
@@ -142,7 +142,7 @@ class Measurements(NamedTuple):
 
 def is_probe(step: int, m: int) -> bool:
     """Whether a driver probes at this step, counted from 0."""
-    return step < min(max(m, FIRST), LAST) or step % (EARLY if step < BEGINNING else EVERY) == 0
+    return step < min(max(m, _FIRST), _LAST) or step % (EARLY if step < BEGINNING else EVERY) == 0
 
 
 def sampled(n: int) -> tuple[Tensor, float]:

@@ -46,7 +46,7 @@ def _execute(module: ModuleType, text: bytes, path: Path) -> None:
 
 
 def line_of(error: BaseException, file: str) -> int | str:
-    """Of the user's file, where it broke."""
+    """Line of the user's file where it broke."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 WEYL = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio's 64-bit fraction, as a signed number
-FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
+_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 SECOND = 0x94D049BB133111EB - (1 << 64)
 
 # slots of a step: its uniform number, its level, then its examples
@@ -28,7 +28,7 @@ def _shifted(z: Tensor, by: int) -> Tensor:
 
 def mixed(z: Tensor) -> Tensor:
     """SplitMix64's finaliser: a bijection of 64-bit numbers that scatters neighbors."""
-    z = _shifted(z, 30) * FIRST
+    z = _shifted(z, 30) * _FIRST
     z = _shifted(z, 27) * SECOND
     return _shifted(z, 31)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-MOST_NAMED = 12
+_MOST_NAMED = 12
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
@@ -22,9 +22,9 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     near = near or [other for other in names if len(text) > 2 and text in other.lower()][:3]
     if near:
         return f"did you mean {' or '.join(near)}?"
-    more = ", ..." if len(names) > MOST_NAMED else ""
+    more = ", ..." if len(names) > _MOST_NAMED else ""
     there = "there is" if len(names) == 1 else "there are"
-    return f"{there} {', '.join(names[:MOST_NAMED])}{more}" if names else "there are none"
+    return f"{there} {', '.join(names[:_MOST_NAMED])}{more}" if names else "there are none"
 
 
 def counted(number: int, noun: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-T = TypeVar("T", covariant=True)
+_T = TypeVar("_T", covariant=True)
 
 KEPT = 1000  # entries up to which a sequence is an ordinary tuple
 
 
-class LazySequence(Sequence[T]):
+class LazySequence(Sequence[_T]):
     """`length` entries, made by `make(i)`.
 
     >>> names = LazySequence(1_000_000, lambda i: f"group {i}")
@@ -18,17 +18,17 @@ class LazySequence(Sequence[T]):
     ('group 999999', ('group 0', 'group 1'))
     """
 
-    def __init__(self, length: int, make: Callable[[int], T]) -> None:
+    def __init__(self, length: int, make: Callable[[int], _T]) -> None:
         self._length, self._make = length, make
 
     def __len__(self) -> int:
         return self._length
 
     @overload
-    def __getitem__(self, place: int) -> T: ...
+    def __getitem__(self, place: int) -> _T: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[T, ...]: ...
-    def __getitem__(self, place: int | slice) -> T | tuple[T, ...]:
+    def __getitem__(self, place: slice) -> tuple[_T, ...]: ...
+    def __getitem__(self, place: int | slice) -> _T | tuple[_T, ...]:
         if isinstance(place, slice):
             return tuple(self._make(i) for i in range(*place.indices(self._length)))
         if not -self._length <= place < self._length:
@@ -48,7 +48,7 @@ class LazySequence(Sequence[T]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def sequence(length: int, make: Callable[[int], T]) -> Sequence[T]:
+def sequence(length: int, make: Callable[[int], _T]) -> Sequence[_T]:
     """A tuple where there are few entries, lazy where there are many."""
     lazy = LazySequence(length, make)
     return tuple(lazy) if length <= KEPT else lazy

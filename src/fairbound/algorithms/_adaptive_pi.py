@@ -41,8 +41,8 @@ from fairbound.core import MultiplierMethod, Schedule, Sizes, equality_mask
 GAIN = 2.0  # of the proportional part: critical damping
 # horizons in which the integral part follows after 30 of them; at first 1, critical damping
 INTEGRAL = 3.0
-NOISE = 2.0  # standard deviations of u that count as reach
-MEMORY = 50.0  # mini-batches over which the variance of c is estimated
+_NOISE = 2.0  # standard deviations of u that count as reach
+_MEMORY = 50.0  # mini-batches over which the variance of c is estimated
 
 
 class State(NamedTuple):
@@ -89,7 +89,7 @@ class AdaptivePI(MultiplierMethod[State]):
         Y, r = Sizes(torch.zeros_like(c), torch.zeros_like(c)) if sizes is None else sizes
         tiny, free = torch.finfo(c.dtype).tiny, equality > 0
 
-        noise = NOISE * (v / 3).sqrt()
+        noise = _NOISE * (v / 3).sqrt()
         scale = self.horizon * r + noise
         e = (u / scale.clamp(min=tiny)).clamp(-1.0, 1.0) * (r > 0)
         pulls = (e > 0) | (y > 0) | free
@@ -101,7 +101,7 @@ class AdaptivePI(MultiplierMethod[State]):
         force = torch.where(violated & (Y > 0), y.abs() / Y, 0.0).amax() if len(c) else state.force
 
         later = n > 0
-        v = v + later * ((c - u).square() - v) / n.clamp(min=1.0, max=MEMORY)
+        v = v + later * ((c - u).square() - v) / n.clamp(min=1.0, max=_MEMORY)
         u = torch.where(later, (u + c) / 2, c)
         return w, State(y, u, v, n + 1, force, k + 1, equality)
 
@@ -109,4 +109,4 @@ class AdaptivePI(MultiplierMethod[State]):
         """(m,) what counts as noise, in units of what T steps can change: above 1 the method acts
         more slowly."""
         reach = (self.horizon * sizes.reach).clamp(min=torch.finfo(state.v.dtype).tiny)
-        return torch.where(sizes.reach > 0, NOISE * (state.v / 3).sqrt() / reach, 0.0)
+        return torch.where(sizes.reach > 0, _NOISE * (state.v / 3).sqrt() / reach, 0.0)

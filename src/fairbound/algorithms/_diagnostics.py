@@ -38,7 +38,7 @@ STANDS = 0.1  # of the size of the constraints at the start: a violation below t
 STEADY = 0.9
 
 
-def recorded(
+def monitor_record(
     monitors: Mapping[str, Tensor],
     multipliers: Tensor | None = None,
     objective: Tensor | None = None,
@@ -208,7 +208,7 @@ def _stuck_direction(history: Mapping[str, Tensor], half: int, steps: Sequence[i
 
 
 def _stuck_violation(history: Mapping[str, Tensor], half: int, steps: Sequence[int]) -> str | None:
-    """For any method: a violation that stands."""
+    """Describe a violation that stands; for any method."""
     if "violation" not in history:
         return None
     early, late = history["violation"][:WINDOW], history["violation"][half:]

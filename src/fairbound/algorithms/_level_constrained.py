@@ -144,8 +144,8 @@ class LevelConstrained(Algorithm[State]):
         return solved.d, new
 
     def _variances(self, state: State, mean: Tensor, c: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Of one mini-batch's c, and of the average: c - mean is (1 - a) times c's deviation from
-        what was expected.
+        """Variances of one mini-batch's c and of the average: c - mean is (1 - a) times c's
+        deviation from what was expected.
 
         At the start, where there is no average, the deviation is that from the first estimate,
         which is as noisy.
@@ -160,7 +160,8 @@ class LevelConstrained(Algorithm[State]):
         return var, (1 - a).square() * state.var_mean + a.square() * var
 
     def _curvature(self, state: State, x: Tensor, change: Tensor) -> Tensor:
-        """With exact estimates: twice the largest change of a row of J (m, n) against that of x."""
+        """Curvature of every row, with exact estimates: twice the largest change of a row of J (m,
+        n) against that of x."""
         moved = (x - state.averages.x).norm()
         secant = torch.where(
             moved > 0, 2 * change.norm(dim=-1) / moved.clamp(min=torch.finfo(x.dtype).tiny), 0.0

@@ -49,7 +49,7 @@ from fairbound.algorithms._tracking import Averages, absent
 from fairbound.algorithms.schedules import Power
 from fairbound.core import Algorithm, Draw, Estimate, Schedule, equality_mask, value
 
-RIDGE = 1e-10  # of the largest diagonal entry, where active rows are dependent
+_RIDGE = 1e-10  # of the largest diagonal entry, where active rows are dependent
 
 
 class State(NamedTuple):
@@ -157,7 +157,7 @@ def least_squares_multipliers(g: Tensor, J: Tensor) -> Tensor:
     """y (m,) with the shortest g + J'y, for J (m, n) some of whose rows may be 0 or dependent."""
     gram = J @ J.mT
     size = gram.diagonal()
-    share = max(RIDGE, 10 * torch.finfo(J.dtype).eps)
+    share = max(_RIDGE, 10 * torch.finfo(J.dtype).eps)
     ridge = torch.where(size > 0, share * size.amax(), 1.0)
     y: Tensor = torch.linalg.solve_ex(gram + torch.diag(ridge), -(J @ g))[0]
     return y

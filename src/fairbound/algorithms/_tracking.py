@@ -28,15 +28,15 @@ class Averages(NamedTuple):
 
     @staticmethod
     def start(x: Tensor, m: int, first: Estimate | None) -> Averages:
-        """Before the first estimate, which counts in full; `first` shows how many rows there are (m
-        without it)."""
+        """State before the first estimate, which counts in full; `first` shows how many rows there
+        are (m without it)."""
         rows = m if first is None or first.cells is None else first.cells.size
         return Averages(
             torch.zeros_like(x), x.new_zeros(m), x.new_zeros(rows, x.shape[0]), x.clone()
         )
 
     def updated(self, x: Tensor, e: Estimate, a: float | Tensor) -> tuple[Averages, Tensor]:
-        """With a new estimate, which counts a; and the averaged Jacobian (m, n)."""
+        """Averages with a new estimate, which counts a; and the averaged Jacobian (m, n)."""
         new_rows = e.jac() if e.cells is None else e.cells.gradients()
         moved = combined(e, (self.rows @ (x - self.x)).unsqueeze(-1)).squeeze(-1)
         c = (1 - a) * (self.c + moved) + a * e.c

@@ -46,7 +46,8 @@ class Power(Schedule):
 
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """From start at step 0 straight down to end * start at step `steps`, constant afterwards."""
+    """Straight line from start at step 0 down to end * start at step `steps`, constant
+    afterwards."""
 
     start: float
     steps: float

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fairbound.benchmark._front import TOLERANCE, difference, spread
+from fairbound.benchmark._front import BOUND_TOLERANCE, loss_difference, mean_and_std
 from fairbound.benchmark._results import Results, decided, mean_std
 from fairbound.reports._table import ReportTable, frame_of
 
@@ -101,9 +101,9 @@ def _unconstrained(results: Results) -> str:
     summary, row = results.summary("train"), plain[0]
     kept = _kept(results, row, "train")
     return (
-        f"Without constraints, {row}: the training loss ends at {spread(summary, row, 'loss')}, and"
-        f" the bound {results.bound:g} is exceeded by {spread(summary, row, 'violation')}; {kept}"
-        " keep the bound."
+        f"Without constraints, {row}: the training loss ends at"
+        f" {mean_and_std(summary, row, 'loss')}, and the bound {results.bound:g} is exceeded by"
+        f" {mean_and_std(summary, row, 'violation')}; {kept} keep the bound."
     )
 
 
@@ -113,7 +113,7 @@ def _near_the_bound(results: Results) -> str:
         ["loss", "violation"], axis=1
     )
     means = means[np.isfinite(means).all(axis=1)]
-    near = means[means["violation"] <= TOLERANCE].sort_values("loss", kind="stable")
+    near = means[means["violation"] <= BOUND_TOLERANCE].sort_values("loss", kind="stable")
 
     def named(rows: pd.DataFrame) -> str:
         return ", ".join(
@@ -121,7 +121,7 @@ def _near_the_bound(results: Results) -> str:
             for row, loss, over in rows.itertuples()
         )
 
-    beyond = means[means["violation"] > TOLERANCE].nsmallest(1, "violation")
+    beyond = means[means["violation"] > BOUND_TOLERANCE].nsmallest(1, "violation")
     nearest = (
         f" The nearest{' of the others' if len(near) else ''}: {named(beyond)}."
         if len(beyond)
@@ -129,17 +129,17 @@ def _near_the_bound(results: Results) -> str:
     )
     if near.empty:
         said = (
-            f"Every method exceeds the bound {results.bound:g} by more than {TOLERANCE:g} on"
+            f"Every method exceeds the bound {results.bound:g} by more than {BOUND_TOLERANCE:g} on"
             " training examples."
         )
         return said + nearest
     first, *others = near.index
     said = (
         f"{len(near)} of {len(results.runs)} methods exceed the bound {results.bound:g} by at most"
-        f" {TOLERANCE:g} on training examples: {named(near)}"
+        f" {BOUND_TOLERANCE:g} on training examples: {named(near)}"
     )
     if others:
-        said += f"; {difference(results, 'train', first, others[0])}"
+        said += f"; {loss_difference(results, 'train', first, others[0])}"
     return f"{said}. {_kept(results, first, 'train')} of {first} keep the bound itself.{nearest}"
 
 

@@ -32,7 +32,7 @@ from fairbound.benchmark._fingerprint import code_hash
 from fairbound.benchmark._store import Store, UnwritableError
 from fairbound.benchmark._task import Task
 
-log = logging.getLogger("fairbound")
+_log = logging.getLogger("fairbound")
 
 RETRIES = 1  # of a task that raises
 LOST = "the scheduler of the workers is gone; start again: stored results are not computed again"
@@ -102,7 +102,7 @@ def _wait_for_a_worker(client: Any, wants_gpu: bool) -> None:
         if client.status == "closed":
             raise OSError(LOST)
         if not said:
-            log.warning(
+            _log.warning(
                 f"no worker with {kind} is there yet; waiting for the first (Ctrl-C ends this)"
             )
             said = True
@@ -311,7 +311,7 @@ def refuse_other_versions(wanted: Mapping[str, str], worker: str) -> None:
 
 
 def public_version(package: str) -> str:
-    """Without the build: torch 2.13.0+cu130 and 2.13.0+cpu may work together.
+    """Version without the build: torch 2.13.0+cu130 and 2.13.0+cpu may work together.
 
     >>> public_version("torch") == torch.__version__.partition("+")[0]
     True
@@ -320,8 +320,8 @@ def public_version(package: str) -> str:
 
 
 def placed(files: Mapping[str, bytes], own: Path) -> dict[str, str]:
-    """Where files of the command's user are on this machine: where they were, or else in a folder
-    of the worker's."""
+    """Places of the files of the command's user on this machine: where they were, or else in a
+    folder of the worker's."""
     places = {}
     for name, content in files.items():
         path = Path(name)

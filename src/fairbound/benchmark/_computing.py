@@ -107,7 +107,7 @@ def compute(task: Task, advanced: Callable[[float], None], path: Path) -> Comput
 def _evaluators(
     task: Task, instance: Instance, problem: Problem, compiled: bool
 ) -> dict[int, Evaluator]:
-    """By split, of a table that is measured by group."""
+    """Evaluators by split, of a table that is measured by group."""
     if task.kind != "groups":
         return {}
     column = next(iter(problem.data.groups))

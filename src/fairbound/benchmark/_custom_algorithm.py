@@ -26,7 +26,7 @@ from fairbound.training._contract import (
 )
 
 BASE = "fairbound.core.Algorithm"
-FORM = (
+_FORM = (
     "a method of your own is named FILE:CLASS, such as my_file.py:MyMethod or"
     " my_file.py:MyMethod(tau=0.1)"
 )
@@ -48,9 +48,9 @@ def load_custom_algorithm(text: str) -> CustomAlgorithm:
     are optional."""
     found = TEXT.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{FORM}; got {text!r}{_methods_of(Path(text.strip()).expanduser())}")
+        raise ValueError(f"{_FORM}; got {text!r}{_methods_of(Path(text.strip()).expanduser())}")
     path, name = Path(found["path"]).expanduser(), found["name"]
-    method = _class(load_module(path, FORM), name, path)
+    method = _class(load_module(path, _FORM), name, path)
     settings = _settings(method, found["settings"] or "()", f"{path.name}:{name}")
     shown = ", ".join(f"{key}={value}" for key, value in settings.items())
     custom = CustomAlgorithm(f"{name}({shown})" if shown else name, path, method, settings)
@@ -119,7 +119,7 @@ def _refuse_unless_settings(method: type[Algorithm[Any]], path: Path) -> None:
 
 
 def _settings(method: type[Algorithm[Any]], text: str, place: str) -> dict[str, float | bool]:
-    """From `(tau=0.1, reuse=True)`."""
+    """Parse settings such as `(tau=0.1, reuse=True)`."""
     try:
         call = ast.parse(f"_{text}", mode="eval").body
     except SyntaxError as error:

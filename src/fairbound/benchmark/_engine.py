@@ -20,13 +20,13 @@ from fairbound.benchmark._store import Store, UnwritableError
 from fairbound.benchmark._task import Task
 from fairbound.benchmark._work_log import Failure, WorkLog
 
-Progress = Callable[[int, int], None]  # work done and work in all, as `Task.work` counts it
-T = TypeVar("T")
+ProgressCallback = Callable[[int, int], None]  # work done and work in all, as `Task.work` counts it
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Where tasks are carried out: in this process, by workers on this machine, or by those of a
+    """Place where tasks are carried out: this process, workers on this machine, or those of a
     cluster."""
 
     processes: int = 1
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
 
 def complete_all(
-    tasks: Sequence[Task], store: Store, engine: Engine, progress: Progress | None = None
+    tasks: Sequence[Task], store: Store, engine: Engine, progress: ProgressCallback | None = None
 ) -> Done:
     """Complete tasks where the engine says, the longest first; what they took, and those that
     failed."""
@@ -93,7 +93,7 @@ def _stop_in_words(tasks: Sequence[Task], store: Store) -> Iterator[None]:
         ) from None
 
 
-def share_of(ordered: Sequence[T], shard: tuple[int, int] | None) -> list[T]:
+def share_of(ordered: Sequence[_T], shard: tuple[int, int] | None) -> list[_T]:
     """Part i of n of a plan, the same wherever it is asked for, whatever is stored already.
 
     >>> share_of(["long", "middle", "short"], (1, 2)), share_of(["long", "middle", "short"], (2, 2))
@@ -140,7 +140,7 @@ class Following:
 
     tasks: Sequence[Task]
     store: Store
-    progress: Progress | None
+    progress: ProgressCallback | None
     seconds: float = 0.0
     failed: list[Failure] = field(default_factory=list)
 

@@ -36,7 +36,7 @@ from fairbound.benchmark._user_files import (
     known_name,
     one_of,
 )
-from fairbound.benchmark.problems.table import Notion
+from fairbound.benchmark.problems.table import NotionName
 from fairbound.core import Algorithm, MultiplierMethod, Primal, Schedule
 
 SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
@@ -44,14 +44,14 @@ SCHEDULES: dict[str, type[Schedule] | type[Adaptive]] = {
 }
 # what a method or a primal step calls its step
 STEP_SETTINGS = (("lr",), ("eta_f", "eta_c"), ("alpha",), ("tau",))
-PRIMALS = {"Adam": primal.Adam, "SGD": primal.SGD}
+_PRIMALS = {"Adam": primal.Adam, "SGD": primal.SGD}
 RUN = "run"  # means the number of steps of the run in a schedule that ends with it
 TRAINING_POOLS = ("train", "dual")  # no training step reads the examples that choose or test
 TUNING_POINTS, TUNING_SEEDS = 20, (100, 101, 102)
 MAX_DIMENSIONS = 5
 USUAL_STEPS = 1000  # of a method that is made to look at it
 LOSSES = ("loss", "violation")  # of the appendix's tables
-METRICS = ("Ind", "Sp", "Ina", "Sf", "Wd")  # of the paper's fairness table
+PAPER_METRICS = ("Ind", "Sp", "Ina", "Sf", "Wd")  # of the paper's fairness table
 
 Rules = Literal["default", "tuned", "self-tuning"]
 Pool = Annotated[str, one_of("pool of a training step", TRAINING_POOLS)]
@@ -71,10 +71,10 @@ class Paper:
     validation: Annotated[Mapping[str, Printed], keyed_by(*LOSSES, needed=LOSSES)] = Field(
         default_factory=dict
     )
-    train: Annotated[Mapping[str, Printed], keyed_by(*METRICS, needed=METRICS)] = Field(
+    train: Annotated[Mapping[str, Printed], keyed_by(*PAPER_METRICS, needed=PAPER_METRICS)] = Field(
         default_factory=dict
     )
-    test: Annotated[Mapping[str, Printed], keyed_by(*METRICS, needed=METRICS)] = Field(
+    test: Annotated[Mapping[str, Printed], keyed_by(*PAPER_METRICS, needed=PAPER_METRICS)] = Field(
         default_factory=dict
     )
 
@@ -97,7 +97,7 @@ class Entry:
     steps: Count | None = None  # the paper's seconds as steps
     # examples of a draw's objective, and of each group for its constraints
     batch: Count | None = None
-    notion: Notion | None = None
+    notion: NotionName | None = None
     bound: Size | None = None  # 0 for the penalized problem, eq. (13)
     fairret: Size = 0.0  # weight of the Fairret regularizer; 0 for none
     # of the examples that each draw's constraints read; empty: "train"
@@ -145,7 +145,8 @@ class Entry:
         return ALGORITHMS[known_name(self.method, ALGORITHMS, "method")]
 
     def algorithm(self, steps: int) -> Algorithm[Any]:
-        """For runs of this many steps; raises ValueError for settings that the method refuses.
+        """Build the method for runs of this many steps; raises ValueError for settings that it
+        refuses.
 
         >>> Entry(name="SGD", method="SGD", settings={"tau": 0.05}).algorithm(steps=1000)
         SGD(tau=0.05)
@@ -214,7 +215,7 @@ def primal_step(description: Mapping[str, Any]) -> Primal | None:
     if not description:
         return None
     settings = dict(description)
-    kind = PRIMALS[known_name(str(settings.pop("name", "")), PRIMALS, "primal")]
+    kind = _PRIMALS[known_name(str(settings.pop("name", "")), _PRIMALS, "primal")]
     try:
         made: Primal = kind(**settings)
     except TypeError as error:

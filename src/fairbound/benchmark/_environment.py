@@ -62,8 +62,8 @@ def cpu_model(info: Path) -> str:
 
 
 def usable_cpus() -> int:
-    """Those that this process may use, which containers and clusters keep below those of the
-    machine."""
+    """Number of CPUs that this process may use, which containers and clusters keep below those of
+    the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

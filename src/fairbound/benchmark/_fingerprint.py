@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[1]
 
 
 def key(settings: Mapping[str, Any]) -> str:
@@ -25,7 +25,7 @@ def key(settings: Mapping[str, Any]) -> str:
 
 
 def checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Of data: names and order of the arrays, their types, shapes and values, whatever the
+    """Checksum of data: names and order of the arrays, their types, shapes and values, whatever the
     platform's order of bytes.
 
     >>> ages = [30, 40]
@@ -44,16 +44,16 @@ def checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 @cache
 def code_hash() -> str:
-    """Of all source files of fairbound: what stands beside a result says by which code it was
+    """Hash of all source files of fairbound: what stands beside a result says by which code it was
     computed."""
     digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(PACKAGE).as_posix()} {file_hash(path)}\n".encode())
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(_PACKAGE).as_posix()} {file_hash(path)}\n".encode())
     return digest.hexdigest()
 
 
 def file_hash(path: Path) -> str:
-    """Of a text file, whatever its line endings."""
+    """Hash of a text file, whatever its line endings."""
     return hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Which rows of a study are on the front of loss against violation.
+"""The rows of a study that are on the front of loss against violation.
 
-`finding` says in words which row has the smallest loss of those that keep the bound, and whether
-that is certain.
+`front_finding` says in words which row has the smallest loss of those that keep the bound, and
+whether that is certain.
 
 A row is on the front of a part of the split if no other has both a mean loss and a mean violation
 there that are at most as large, one of them smaller.
@@ -18,12 +18,12 @@ import pandas as pd
 from fairbound.benchmark._results import Results, student_interval
 
 # above the bound: rows within it keep their constraints well enough to be compared by loss
-TOLERANCE = 0.01
+BOUND_TOLERANCE = 0.01
 
 
 def on_front(points: Sequence[Sequence[float]]) -> list[bool]:
-    """Which points, small numbers being good, no other dominates; those that are not finite are
-    never on the front.
+    """Say of each point whether no other dominates it, small numbers being good; those that are not
+    finite are never on the front.
 
     >>> on_front([(0.40, 0.08), (0.41, 0.01), (0.42, 0.01), (0.39, float("nan"))])
     [True, True, False, False]
@@ -40,7 +40,7 @@ def on_front(points: Sequence[Sequence[float]]) -> list[bool]:
 
 
 def fronts(results: Results, parts: Sequence[str]) -> pd.Series:
-    """By row: on which parts no other row has a mean loss and a mean violation at most as large;
+    """Parts, by row, on which no other row has a mean loss and a mean violation at most as large;
     None: on none."""
     rows = results.rows().index
     on: dict[str, list[str]] = {row: [] for row in rows}
@@ -55,48 +55,50 @@ def fronts(results: Results, parts: Sequence[str]) -> pd.Series:
 # In words -----------------------------------------------------------------------------------------
 
 
-def finding(results: Results) -> str:
-    """Which row has the smallest loss of those near the bound, whether the second differs, and
-    held-out examples."""
+def front_finding(results: Results) -> str:
+    """Say which row has the smallest loss of those near the bound, whether the second differs, and
+    how it does on held-out examples."""
     part, words = ("validation", "validation") if results.tuning else ("train", "training")
     summary, bound = results.summary(part), results.bound
     means = summary[[("loss", "mean"), ("violation", "mean")]].set_axis(
         ["loss", "violation"], axis=1
     )
     means = means[np.isfinite(means).all(axis=1)]
-    near = means[means["violation"] <= TOLERANCE].sort_values("loss", kind="stable")
+    near = means[means["violation"] <= BOUND_TOLERANCE].sort_values("loss", kind="stable")
     if means.empty:
         return "No run ended with finite numbers."
     if near.empty:
         least = means["violation"].idxmin()
         return (
-            f"On {words} examples no method ends within {TOLERANCE:g} of the bound {bound:g}; the"
-            f" nearest is {least}, with a violation of {means['violation'][least]:.3f}."
+            f"On {words} examples no method ends within {BOUND_TOLERANCE:g} of the bound {bound:g};"
+            f" the nearest is {least}, with a violation of {means['violation'][least]:.3f}."
         )
     first, *others = near.index
     said = (
-        f"On {words} examples, of the methods that end within {TOLERANCE:g} of the bound {bound:g},"
-        f" {first} has the smallest loss ({spread(summary, first, 'loss')})"
+        f"On {words} examples, of the methods that end within {BOUND_TOLERANCE:g} of the bound"
+        f" {bound:g}, {first} has the smallest loss ({mean_and_std(summary, first, 'loss')})"
     )
     said += (
-        f"; {difference(results, part, first, others[0])}." if others else "; no other one does."
+        f"; {loss_difference(results, part, first, others[0])}."
+        if others
+        else "; no other one does."
     )
     if results.tuning or "test" not in results.study.measured:
         return said
     held = results.final[(results.final["part"] == "test") & (results.final["row"] == first)]
     return (
         f"{said} On held-out examples its largest violation is"
-        f" {spread(results.summary('test'), first, 'violation')}; every bound is met in"
+        f" {mean_and_std(results.summary('test'), first, 'violation')}; every bound is met in"
         f" {int((held['violation'] == 0).sum())} of {len(held)} runs."
     )
 
 
-def spread(summary: pd.DataFrame, row: str, name: str) -> str:
+def mean_and_std(summary: pd.DataFrame, row: str, name: str) -> str:
     """Mean and standard deviation over runs."""
     return f"{summary[name, 'mean'][row]:.3f} ± {summary[name, 'std'][row]:.3f}"
 
 
-def difference(results: Results, part: str, first: str, second: str) -> str:
+def loss_difference(results: Results, part: str, first: str, second: str) -> str:
     """Runs with the same seed and split are compared with each other."""
     final = results.final[results.final["part"] == part]
     losses = [

@@ -81,7 +81,7 @@ def cluster_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _hours(text: str) -> str:
-    """As queues write it.
+    """Write a time as queues write it.
 
     >>> _hours("2:00"), _hours("1-12:30:00")
     ('02:00:00', '1-12:30:00')

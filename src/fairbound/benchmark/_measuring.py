@@ -30,10 +30,10 @@ from fairbound.training._compile import Compiler
 from fairbound.training._records import Record
 
 # in a forward pass: of fewer, the calls cost more than the cache of a CPU's core saves
-EXAMPLES_AT_ONCE = 8_192
-HISTOGRAM_BINS = 50  # of the scores
+_EXAMPLES_AT_ONCE = 8_192
+_HISTOGRAM_BINS = 50  # of the scores
 
-Columns = dict[str, NDArray[Any]]
+_Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +76,14 @@ class Evaluator:
             return torch.cat(
                 [
                     self.forward(x, self.data.X[examples])
-                    for examples in self.split.pool(part).split(EXAMPLES_AT_ONCE)
+                    for examples in self.split.pool(part).split(_EXAMPLES_AT_ONCE)
                 ]
             )
 
     @cached_property
     def _losses(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """Of one run on one block: compiled once for all batches of runs, whatever their size."""
+        """Function for the losses of one run on one block: compiled once for all batches of runs,
+        whatever their size."""
 
         def losses(x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
             return self.loss(self.forward(x, inputs), labels)
@@ -93,7 +94,7 @@ class Evaluator:
     def _blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Inputs, labels and cells of all examples in blocks of one size; what fills up the last is
         in no cell."""
-        count = -(-len(self._examples) // EXAMPLES_AT_ONCE)
+        count = -(-len(self._examples) // _EXAMPLES_AT_ONCE)
         size = -(-len(self._examples) // count)
         missing = count * size - len(self._examples)
         examples = torch.cat([self._examples, self._examples[:1].expand(missing)])
@@ -137,11 +138,12 @@ class Recorder:
         self.stepping = 0.0  # CPU seconds of all steps
 
     def kept(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """State for a checkpoint."""
         return {"rows": self.rows, "stepping": self.stepping}
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Of a batch that goes on from a checkpoint, whose tensors may be on another device."""
+        """Restore the records of a batch that goes on from a checkpoint, whose tensors may be on
+        another device."""
         self.stepping = kept["stepping"]
         self.rows = [
             [
@@ -166,7 +168,7 @@ class Recorder:
                     row = {name: column[i] for name, column in columns.items()}
                     self.rows[record.runs[place]].append({"step": record.step, **row})
 
-    def records(self, run: int, epochs_per_step: float) -> Columns:
+    def records(self, run: int, epochs_per_step: float) -> _Columns:
         """The table of a run, along the way."""
         rows = self.rows[run]
         found = {
@@ -212,9 +214,9 @@ def against_targets(instance: Instance, starts: Tensor) -> Measure:
     return measure
 
 
-def parts_at_end(evaluator: Evaluator, x: Tensor) -> Columns:
-    """By part, at the end x (n,) of a run: counts (G, 2, 2), W1, Wd of the first group and the
-    others, histograms."""
+def parts_at_end(evaluator: Evaluator, x: Tensor) -> _Columns:
+    """Measurements by part at the end x (n,) of a run: counts (G, 2, 2), W1, Wd of the first group
+    and the others, histograms."""
     data, names = evaluator.data, evaluator.data.levels[evaluator.group]
     columns: dict[str, list[Any]] = {"part": list(evaluator.parts)}
     for part in evaluator.parts:
@@ -227,8 +229,8 @@ def parts_at_end(evaluator: Evaluator, x: Tensor) -> Columns:
     return {name: np.array(column) for name, column in columns.items()}
 
 
-def held_out(instance: Instance, split: int, x: Tensor) -> Columns:
-    """At the end x (n,) of a run: loss, violation, accuracy and verdict on the held-out examples of
+def held_out(instance: Instance, split: int, x: Tensor) -> _Columns:
+    """Loss, violation, accuracy and verdict at the end x (n,) of a run, on the held-out examples of
     its split."""
     test, problem = instance.splits[split].test, instance.problem
     at_end = problem.evaluate(x, test)
@@ -279,6 +281,6 @@ def _number(value: float | None) -> float:
 
 
 def _histogram(scores: Tensor, groups: Tensor, count: int) -> NDArray[Any]:
-    bins = (scores * HISTOGRAM_BINS).long().clamp(0, HISTOGRAM_BINS - 1)
-    counts = torch.bincount(groups * HISTOGRAM_BINS + bins, minlength=count * HISTOGRAM_BINS)
-    return counts.reshape(count, HISTOGRAM_BINS).numpy()
+    bins = (scores * _HISTOGRAM_BINS).long().clamp(0, _HISTOGRAM_BINS - 1)
+    counts = torch.bincount(groups * _HISTOGRAM_BINS + bins, minlength=count * _HISTOGRAM_BINS)
+    return counts.reshape(count, _HISTOGRAM_BINS).numpy()

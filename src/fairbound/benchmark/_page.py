@@ -160,7 +160,7 @@ class Page:
 
 
 def slug(name: str) -> str:
-    """For names of files and addresses on a page: letters of any alphabet, digits and hyphens.
+    """Make names of files and addresses on a page: letters of any alphabet, digits and hyphens.
 
     >>> slug("SSL-ALM (tau = .05)"), slug("50 % #1")
     ('ssl-alm-tau-05', '50-1')
@@ -169,7 +169,7 @@ def slug(name: str) -> str:
 
 
 def system_words(system: Mapping[str, Any]) -> str:
-    """Where it was computed."""
+    """Describe the system on which it was computed."""
     details = [str(system[name]) for name in ("cpu", "platform") if name in system]
     details += [
         f"{name} {system[name]}" for name in ("fairbound", "torch", "python") if name in system
@@ -240,7 +240,7 @@ def _item_view(name: str, exhibit: Exhibit, place: str, links: Mapping[str, str]
 
 
 def _table_view(table: ReportTable, links: Mapping[str, str]) -> dict[str, Any]:
-    """Each figure with its detail, the paper's or an interval, below it."""
+    """Cells of a table: each figure with its detail, the paper's or an interval, below it."""
     columns = [column for column in table.shown() if not column.detail]
     details = {column.name: column for column in table.shown() if column.detail}
     cells = []

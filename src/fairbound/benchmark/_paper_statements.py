@@ -31,12 +31,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from fairbound.benchmark._entry import METRICS
+from fairbound.benchmark._entry import PAPER_METRICS
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._results import Array, Results, student_interval
 from fairbound.reports._table import WHOLE, ReportTable, frame_of
 
-Studies = Mapping[str, Results]  # by name, within the paper's budget
+_Studies = Mapping[str, Results]  # by name, within the paper's budget
 VERDICTS = ("reproduced", "not reproduced", "opposite", "cannot be decided")
 STUDY = re.compile(r"(?:paper|tune)-(?:ok|va)-\w+")
 RANGES = {"<": (-math.inf, 0.0), ">": (0.0, math.inf)}  # of figure minus figure
@@ -178,7 +178,7 @@ OF_RUN: dict[str, Callable[[Results, StoredResult, str], float]] = {
 }
 
 
-def by_seed(figure: Figure, studies: Studies) -> pd.Series:
+def by_seed(figure: Figure, studies: _Studies) -> pd.Series:
     """The figure of every run; empty for a row that has none."""
     results, name, part = studies[figure.study], figure.name, figure.part
     final = results.final[results.final["part"] == part]
@@ -216,7 +216,7 @@ def by_seed(figure: Figure, studies: Studies) -> pd.Series:
 # Verdicts -----------------------------------------------------------------------------------------
 
 
-def verdict(claims: Iterable[Claim], studies: Studies) -> str:
+def statement_verdict(claims: Iterable[Claim], studies: _Studies) -> str:
     states = {_state(claim, studies) for claim in claims}
     if states == {"reversed"}:
         return "opposite"
@@ -225,7 +225,7 @@ def verdict(claims: Iterable[Claim], studies: Studies) -> str:
     return "reproduced" if states == {"shown"} else "cannot be decided"
 
 
-def _state(claim: Claim, studies: Studies) -> str:
+def _state(claim: Claim, studies: _Studies) -> str:
     values = by_seed(claim.figure, studies)
     if claim.other is not None:
         values = values - by_seed(claim.other, studies)
@@ -241,8 +241,8 @@ def _state(claim: Claim, studies: Studies) -> str:
     return "shown" if claim.low < low and high < claim.high else "undecided"
 
 
-def statements_table(studies: Studies) -> ReportTable | None:
-    """Of the statements whose studies are all there; None without any."""
+def statements_table(studies: _Studies) -> ReportTable | None:
+    """Table of the statements whose studies are all there; None without any."""
     lines = []
     for statement in statements():
         if not set(STUDY.findall(f"{statement.study} {statement.claims}")) <= set(studies):
@@ -255,7 +255,7 @@ def statements_table(studies: Studies) -> ReportTable | None:
         line = {
             "statement": statement.statement,
             "section": statement.section,
-            "verdict": verdict(claims, studies),
+            "verdict": statement_verdict(claims, studies),
             "runs": runs,
             "here": _in_words(figures, studies, _here),
             "paper": _in_words(figures, studies, _paper) or None,
@@ -283,17 +283,17 @@ def statements_table(studies: Studies) -> ReportTable | None:
     return ReportTable(title, frame_of(dict(frame.items())), notes, formats={"runs": WHOLE})
 
 
-def _here(figure: Figure, studies: Studies) -> tuple[str, str]:
+def _here(figure: Figure, studies: _Studies) -> tuple[str, str]:
     values = by_seed(figure, studies).dropna()
     label = figure.name if figure.part == "train" else f"{figure.name}, {figure.part}"
     return label, _spread(float(values.mean()), float(values.std())) if len(values) else "undefined"
 
 
-def _paper(figure: Figure, studies: Studies) -> tuple[str, str]:
+def _paper(figure: Figure, studies: _Studies) -> tuple[str, str]:
     """Empty where it prints none."""
     name, part = (
         VALIDATION.get(figure.name, figure.name),
-        figure.part if figure.name in METRICS else "validation",
+        figure.part if figure.name in PAPER_METRICS else "validation",
     )
     entries = [
         entry for entry in studies[figure.study].study.entries if figure.row in (entry.name, "")
@@ -313,7 +313,9 @@ def _paper(figure: Figure, studies: Studies) -> tuple[str, str]:
 
 
 def _in_words(
-    figures: Iterable[Figure], studies: Studies, write: Callable[[Figure, Studies], tuple[str, str]]
+    figures: Iterable[Figure],
+    studies: _Studies,
+    write: Callable[[Figure, _Studies], tuple[str, str]],
 ) -> str:
     """Every figure with its rows."""
     rows: dict[str, list[str]] = {}

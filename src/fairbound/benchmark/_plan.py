@@ -1,5 +1,5 @@
-"""From a study to its tasks: what is computed, and what the store notes of it so that pages can be
-read.
+"""The way from a study to its tasks: what is computed, and what the store notes of it so that pages
+can be read.
 
     plan = Plan(load("board"))
     plan.compute(store, Engine(processes=2))
@@ -18,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from fairbound.benchmark._engine import Done, Engine, Progress, complete_all
+from fairbound.benchmark._engine import Done, Engine, ProgressCallback, complete_all
 from fairbound.benchmark._entry import TUNING_SEEDS, USUAL_STEPS, Entry, primal_step
 from fairbound.benchmark._store import Store
 from fairbound.benchmark._stored_study import Card, EntryInfo, StoredRun, StoredStudy
 from fairbound.benchmark._study import Study
-from fairbound.benchmark._task import Kind, Run, Task, examples_of_step
+from fairbound.benchmark._task import Task, TaskKind, TaskRun, examples_of_step
 from fairbound.benchmark.board._limits import Limits
 from fairbound.benchmark.board._results import best_found
-from fairbound.benchmark.board._scoring import SHORT, end_merit
+from fairbound.benchmark.board._scoring import FEW_VARIABLES, end_merit
 from fairbound.benchmark.problems._catalog import (
     BenchmarkProblem,
     Instance,
     Reference,
-    load,
+    load_problem,
     reference,
 )
 from fairbound.benchmark.problems._changes import CHANGES, STACKS
@@ -58,7 +58,9 @@ class Plan:
 
     # Computing ------------------------------------------------------------------------------------
 
-    def compute(self, store: Store, engine: Engine, progress: Progress | None = None) -> Done:
+    def compute(
+        self, store: Store, engine: Engine, progress: ProgressCallback | None = None
+    ) -> Done:
         """Compute what the store lacks; under the tuned rules first what the choice of settings
         needs."""
         tuning = complete_all(self.tuning(), store, engine, progress)
@@ -75,7 +77,7 @@ class Plan:
     @cached_property
     def _report_tasks(self) -> list[Task]:
         study, spec = self.study, self._spec
-        alike: dict[Hashable, list[tuple[Entry, Run]]] = {}
+        alike: dict[Hashable, list[tuple[Entry, TaskRun]]] = {}
         for entry in study.entries:
             length = self.steps(entry)
             variant = (entry.notion, entry.bound, entry.fairret, entry.batch, entry.pools)
@@ -87,10 +89,10 @@ class Plan:
             )
             for split in range(study.splits):
                 for seed in range(study.seeds):
-                    alike.setdefault(key, []).append((entry, Run(0, seed, split)))
+                    alike.setdefault(key, []).append((entry, TaskRun(0, seed, split)))
         return [self._report_task(members, key[-1]) for key, members in alike.items()]  # type: ignore[index]
 
-    def _report_task(self, members: Sequence[tuple[Entry, Run]], steps: int) -> Task:
+    def _report_task(self, members: Sequence[tuple[Entry, TaskRun]], steps: int) -> Task:
         entries = list({entry.name: entry for entry, _ in members}.values())
         number = {entry.name: i for i, entry in enumerate(entries)}
         runs = tuple(one._replace(entry=number[entry.name]) for entry, one in members)
@@ -122,11 +124,11 @@ class Plan:
     def _built(self) -> Instance:
         """The table of a report."""
         return Task(
-            self._spec, self.study.entries[:1], (Run(0, 0),), "groups", splits=self.study.splits
+            self._spec, self.study.entries[:1], (TaskRun(0, 0),), "groups", splits=self.study.splits
         ).built()
 
     def steps(self, entry: Entry) -> int:
-        """Of a report's run."""
+        """Number of steps of a report's run."""
         own = entry.steps or 1
         length = own if self.study.budget == "paper" else self.equal_steps(entry)
         return length if self.study.steps is None else min(length, self.study.steps)
@@ -150,11 +152,15 @@ class Plan:
 
     def _tuning(self, name: str | TableSpec, entry: Entry) -> Task:
         points = tuple(entry.tuning_entries())
-        runs = tuple(Run(i, seed) for i in range(len(points)) for seed in TUNING_SEEDS)
+        runs = tuple(TaskRun(i, seed) for i in range(len(points)) for seed in TUNING_SEEDS)
         return self._board_task(name, points, "tuning", runs)
 
     def _board_task(
-        self, name: str | TableSpec, entries: tuple[Entry, ...], kind: Any, runs: tuple[Run, ...]
+        self,
+        name: str | TableSpec,
+        entries: tuple[Entry, ...],
+        kind: Any,
+        runs: tuple[TaskRun, ...],
     ) -> Task:
         return Task(
             name,
@@ -173,13 +179,13 @@ class Plan:
                 yield from self.board_tasks_of(name, entry, store)
 
     def board_tasks_of(self, name: str | TableSpec, entry: Entry, store: Store) -> Iterator[Task]:
-        """On a problem as it is, with its changes, and on several splits."""
+        """Tasks on a problem as it is, with its changes, and on several splits."""
         entry = (
             self.chosen(name, entry, store)
             if self.study.rules == "tuned" and entry.space
             else entry
         )
-        for kind, runs in board_runs(self.study, load(name)):
+        for kind, runs in board_runs(self.study, load_problem(name)):
             task = self._board_task(name, (entry,), kind, runs)
             yield replace(task, splits=self.study.splits) if kind == "heldout" else task
 
@@ -189,8 +195,8 @@ class Plan:
         task = self._tuning(name, entry)
         results, size = [store.get(key) for key in task.keys], len(TUNING_SEEDS)
         tables = [None if one is None else one.tables.get("records") for one in results]
-        measured, card = [table for table in tables if table is not None], load(name)
-        is_short = task.built().starts([0]).shape[1] <= SHORT
+        measured, card = [table for table in tables if table is not None], load_problem(name)
+        is_short = task.built().starts([0]).shape[1] <= FEW_VARIABLES
         best = reference(card.name, task.built().source) or best_found(
             [table["loss"] for table in measured],
             [table["violation"] for table in measured],
@@ -224,7 +230,7 @@ class Plan:
         study, tasks = self.study, self.tasks(store)
         runs = [
             StoredRun(
-                problem=load(task.problem).name,
+                problem=load_problem(task.problem).name,
                 entry=task.entries[one.entry].name,
                 kind=task.kind,
                 seed=one.seed,
@@ -264,7 +270,7 @@ class Plan:
                 for task in tasks
                 if task.kind == "solve" and task.entries[0].name == entry.name
             ]
-            chosen = {load(task.problem).name: str(task.asked[0]["method"]) for task in own}
+            chosen = {load_problem(task.problem).name: str(task.asked[0]["method"]) for task in own}
         of_report: dict[str, Any] = {}
         if self.study.page == "report":
             of_report = {
@@ -290,15 +296,15 @@ class Plan:
 
     @cached_property
     def cards(self) -> list[Card]:
-        """Of the study's problems; builds them."""
+        """Cards of the study's problems; builds them."""
         return [self._card(name) for name in self.study.problem_names()]
 
     def _card(self, name: str | TableSpec) -> Card:
-        problem = load(name)
+        problem = load_problem(name)
         kind: Any = "groups" if self.study.page == "report" else "solve"
         splits = self.study.splits if kind == "groups" else 1
         task = replace(
-            self._board_task(name, self.study.entries[:1], kind, (Run(0, 0),)), splits=splits
+            self._board_task(name, self.study.entries[:1], kind, (TaskRun(0, 0),)), splits=splits
         )
         instance = task.built()
         parts, spec = instance.problem.constraints.parts, problem.spec
@@ -360,18 +366,22 @@ class Plan:
         )
 
 
-def board_runs(study: Study, problem: BenchmarkProblem) -> list[tuple[Kind, tuple[Run, ...]]]:
+def board_runs(
+    study: Study, problem: BenchmarkProblem
+) -> list[tuple[TaskKind, tuple[TaskRun, ...]]]:
     """What a board asks of every entry on a problem: the runs of each task."""
-    asked: list[tuple[Kind, tuple[Run, ...]]] = [
-        ("solve", tuple(Run(0, seed) for seed in range(study.seeds)))
+    asked: list[tuple[TaskKind, tuple[TaskRun, ...]]] = [
+        ("solve", tuple(TaskRun(0, seed) for seed in range(study.seeds)))
     ]
     for stack in STACKS if problem.changed and study.changed_seeds else ():
         runs = tuple(
-            Run(0, seed, change=change) for change in stack for seed in range(study.changed_seeds)
+            TaskRun(0, seed, change=change)
+            for change in stack
+            for seed in range(study.changed_seeds)
         )
         asked.append(("solve", runs))
     if problem.held_out:
-        asked.append(("heldout", tuple(Run(0, i, i) for i in range(study.splits))))
+        asked.append(("heldout", tuple(TaskRun(0, i, i) for i in range(study.splits))))
     return asked
 
 
@@ -400,7 +410,7 @@ def _gaps(spec: TableSpec, instance: Instance) -> Mapping[str, Any]:
 
 
 def _suffix(sources: Sequence[str]) -> str:
-    """Of a file's name: studies on real and on generated data are two.
+    """Suffix of a file's name: studies on real and on generated data are two.
 
     >>> _suffix(["acs:OK", "acs:VA"]), _suffix(["synthetic:OK"])
     ('', '-synthetic')

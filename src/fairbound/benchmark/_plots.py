@@ -43,11 +43,11 @@ from fairbound.reports._figures import (
     titled,
 )
 
-Range = tuple[float, float]
+_Range = tuple[float, float]
 PART_COLORS = {"train": DOT, "test": ALERT, "validation": COLORS[2], "dual": COLORS[3]}
 BOTH = ("train", "test")
-WIDTH = 176  # of a method's panel: six side by side, two on a phone
-MAX_RECORDS = 24  # of a curve that are drawn: its panel is about 130 pixels wide
+_WIDTH = 176  # of a method's panel: six side by side, two on a phone
+_MAX_RECORDS = 24  # of a curve that are drawn: its panel is about 130 pixels wide
 SHARE_TICKS = (0.0, 0.05, 0.2, 0.5, 1.0)
 FAR = 3.0  # widths of what most methods span
 # of a loss or a gap of losses: where most lie closer together than this, it counts as their width
@@ -60,7 +60,7 @@ MAX_LABEL, MAX_LABELS = 22, 16
 
 
 @style()
-def curves(results: Results, parts: Sequence[str] = BOTH) -> Any:
+def _curves(results: Results, parts: Sequence[str] = BOTH) -> Any:
     """A panel for each method, axes for the loss and for each gap.
 
     A number of steps says nothing about another method's, so each panel has its own axis of steps.
@@ -137,7 +137,7 @@ def _set_curve_axes(
 
 
 def _draw_curve(axes: Any, curve: pd.DataFrame, words: str, **settings: Any) -> None:
-    curve = curve.replace([math.inf, -math.inf], math.nan).iloc[thinned(len(curve), MAX_RECORDS)]
+    curve = curve.replace([math.inf, -math.inf], math.nan).iloc[thinned(len(curve), _MAX_RECORDS)]
     if (curve["runs"] > 1).all():  # one run has no band
         axes.fill_between(
             curve["x"],
@@ -152,7 +152,7 @@ def _draw_curve(axes: Any, curve: pd.DataFrame, words: str, **settings: Any) -> 
 
 
 @style()
-def scores(results: Results) -> Any:
+def _scores(results: Results) -> Any:
     """A panel for each method, axes for each part: the outline of every group's histogram.
 
     The axis is that of square roots: a method that is sure of many examples has one bin above all
@@ -256,7 +256,7 @@ def _along_steps(results: Results) -> bool:
 
 
 PLOTS: dict[str, ReportItem] = {
-    "curves": ReportItem("Along the steps, training and test examples", _along_steps, curves),
+    "curves": ReportItem("Along the steps, training and test examples", _along_steps, _curves),
     "seconds": ReportItem(
         "Along the seconds, training examples",
         lambda r: _along_steps(r) and any(map(math.isfinite, r.seconds.values())),
@@ -265,9 +265,9 @@ PLOTS: dict[str, ReportItem] = {
     "validation": ReportItem(
         "Along the steps on validation examples",
         lambda r: r.tuning and r.study.records > 1,
-        lambda r: curves(r, ("validation",)),
+        lambda r: _curves(r, ("validation",)),
     ),
-    "scores": ReportItem("Scores by group", lambda r: not r.tuning, scores),
+    "scores": ReportItem("Scores by group", lambda r: not r.tuning, _scores),
     "radar": ReportItem("Fairness metrics", lambda r: not r.tuning, radar),
     "trade-off": ReportItem("Loss against violation", lambda r: True, trade_off),
 }
@@ -278,9 +278,9 @@ def _method_panels(
 ) -> tuple[Any, dict[str, list[Any]]]:
     """A panel for each method, with axes below each other, and one more for the legend; the axes by
     method."""
-    figure, parts = panels(len(names) + 1, WIDTH, rows * height + 62, columns=6)
+    figure, parts = panels(len(names) + 1, _WIDTH, rows * height + 62, columns=6)
     grid = {}
-    titles = [short_lines(name, WIDTH // 8) for name in names]
+    titles = [short_lines(name, _WIDTH // 8) for name in names]
     lines = max(title.count("\n") for title in titles)  # axes begin at one height
     for name, title, panel in zip(names, titles, parts, strict=False):
         grid[name] = list(panel.subplots(rows, 1, squeeze=False, sharex=True, **settings)[:, 0])
@@ -314,7 +314,7 @@ def draw_ends(
     parts: Mapping[str, Sequence[End]],
     caption: str,
     x_label: str,
-    widths: Range = (TYPICAL_WIDTH, TYPICAL_WIDTH),
+    widths: _Range = (TYPICAL_WIDTH, TYPICAL_WIDTH),
 ) -> Any:
     """A panel for each part, with the same axes; a method beyond them stands at their edge.
 
@@ -350,7 +350,7 @@ def draw_ends(
 
 
 def _spread_axis(ends: Sequence[End], name: str, width: float) -> SharedAxis:
-    """Of means with their standard deviations."""
+    """Axis of means with their standard deviations."""
     lines = [
         (end.name, getattr(end, name) + side * getattr(end, f"{name}_std"))
         for end in ends
@@ -361,7 +361,7 @@ def _spread_axis(ends: Sequence[End], name: str, width: float) -> SharedAxis:
 
 
 def _draw_end(axes: Any, end: End) -> tuple[float, float]:
-    """Where the point is drawn."""
+    """Draw an end; returns where the point is drawn."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     x = min(max(end.violation, left + 0.015 * (right - left)), right - 0.015 * (right - left))
     y = min(max(end.loss, bottom + 0.02 * (top - bottom)), top - 0.02 * (top - bottom))
@@ -397,8 +397,8 @@ def _draw_end(axes: Any, end: End) -> tuple[float, float]:
 class SharedAxis(NamedTuple):
     """What an axis shows."""
 
-    range: Range
-    beyond: dict[str, Range]  # by method, the extent of those outside it
+    range: _Range
+    beyond: dict[str, _Range]  # by method, the extent of those outside it
     not_finite: list[str]  # methods with a value that no axis can show
 
 
@@ -408,7 +408,7 @@ def shared_axis(
     also: Sequence[float] = (),
     width: float = TYPICAL_WIDTH,
 ) -> SharedAxis:
-    """For the values of all methods ("row") in some columns, and for the numbers in `also`.
+    """Axis for the values of all methods ("row") in some columns, and for the numbers in `also`.
 
     Panels share an axis so that they can be compared. A method whose loss reached 10^6 would make
     flat lines of all the others: it is cut off instead, and the caption says so. Most methods span
@@ -436,8 +436,8 @@ def shared_axis(
     return SharedAxis(_padded([*low[~outside], *high[~outside], *also]), beyond, not_finite)
 
 
-def _padded(numbers: Sequence[float], margin: float = 0.05) -> Range:
-    """From the least to the greatest, with a margin."""
+def _padded(numbers: Sequence[float], margin: float = 0.05) -> _Range:
+    """Range from the least to the greatest, with a margin."""
     if not len(numbers):
         return 0.0, 1.0
     low, high = float(min(numbers)), float(max(numbers))

@@ -21,7 +21,7 @@ MADE = b"fairbound.made"  # and who computed it
 CHECKSUM = b"fairbound.checksum"
 
 Settings = dict[str, Any]
-Column = NDArray[Any]  # (rows, ...): numbers, truth values or text
+StoredColumn = NDArray[Any]  # (rows, ...): numbers, truth values or text
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class StoredResult:
     """
 
     settings: Mapping[str, Any]
-    tables: Mapping[str, Mapping[str, Column]]
+    tables: Mapping[str, Mapping[str, StoredColumn]]
     # by which code and device, in how many seconds: `made_by`
     made: Mapping[str, Any] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class StoredResult:
 
     @property
     def checksum(self) -> str:
-        """Of everything in it."""
+        """Checksum of everything in it."""
         columns = {
             f"{name} {column}": values
             for name, table in self.tables.items()
@@ -110,7 +110,7 @@ def files_of(results: Iterable[StoredResult]) -> dict[str, bytes]:
     return {result.key: parquet_of(result) for result in results}
 
 
-def _records(table: Mapping[str, Column], name: str, arrow: Any) -> Any:
+def _records(table: Mapping[str, StoredColumn], name: str, arrow: Any) -> Any:
     """A table as one list of records."""
     columns = {column: np.asarray(values) for column, values in table.items()}
     lengths = {column: len(values) if values.ndim else None for column, values in columns.items()}
@@ -125,7 +125,7 @@ def _records(table: Mapping[str, Column], name: str, arrow: Any) -> Any:
     return arrow.ListArray.from_arrays(arrow.array([0, len(records)], arrow.int32()), records)
 
 
-def _arrow_of(values: Column, name: str, arrow: Any) -> Any:
+def _arrow_of(values: StoredColumn, name: str, arrow: Any) -> Any:
     """An entry for each row: a value, or an array of fixed size."""
     kind, size = values.dtype.kind, values.dtype.itemsize
     flat = values.reshape(-1)
@@ -148,7 +148,7 @@ def _arrow_of(values: Column, name: str, arrow: Any) -> Any:
     return entries
 
 
-def _tables_of(content: Any) -> dict[str, dict[str, Column]]:
+def _tables_of(content: Any) -> dict[str, dict[str, StoredColumn]]:
     tables = {}
     for name in content.column_names:
         records = content.column(name).combine_chunks().flatten()
@@ -157,12 +157,12 @@ def _tables_of(content: Any) -> dict[str, dict[str, Column]]:
     return tables
 
 
-def _numpy_of(entries: Any) -> Column:
+def _numpy_of(entries: Any) -> StoredColumn:
     """(rows, ...), a copy that may be written to."""
     shape = [len(entries)]
     while hasattr(entries.type, "value_field"):  # lists
         shape.append(getattr(entries.type, "list_size", 0))
         entries = entries.flatten()
     flat = entries.to_numpy(zero_copy_only=False)
-    array: Column = flat.astype(str) if flat.dtype.kind == "O" else np.array(flat)
+    array: StoredColumn = flat.astype(str) if flat.dtype.kind == "O" else np.array(flat)
     return array.reshape(shape)

@@ -50,7 +50,7 @@ class BoundedGaps:
 
     @staticmethod
     def of(card: Card) -> BoundedGaps:
-        """As the card keeps them; nothing else in tables and figures reads a constraint."""
+        """Gaps as the card keeps them; nothing else in tables and figures reads a constraint."""
         gaps = card.gaps
         return BoundedGaps(
             gaps["names"], np.array(gaps["contrast"]), np.array(gaps["bound"]), gaps["absolute"]
@@ -76,8 +76,8 @@ class BoundedGaps:
 
     @cached_property
     def limits(self) -> dict[str, tuple[float, ...]]:
-        """Where each gap is bounded; a difference and its negative, where both are bounded alike,
-        are one gap."""
+        """Bounds of each gap; a difference and its negative, where both are bounded alike, are one
+        gap."""
         found: dict[str, tuple[float, ...]] = {}
         for i, name in enumerate(self.names):
             negative = [np.allclose(self.contrast[j], -self.contrast[i]) for j in range(i)]
@@ -118,13 +118,13 @@ class Results:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the groups."""
         return self.card.group_names
 
     @property
     def definition(self) -> Literal["reported", "printed"]:
-        """Of Ind, Sp and Sf: that of the paper's results, which is for two groups; for more, that
-        of its text."""
+        """Definition of Ind, Sp and Sf: that of the paper's results, which is for two groups; for
+        more, that of its text."""
         return "reported" if len(self.groups) == 2 else "printed"
 
     @property
@@ -182,7 +182,8 @@ class Results:
 
     @cached_property
     def short(self) -> str:
-        """In what these runs are fewer or shorter than the study's; empty where they are not."""
+        """Say in what these runs are fewer or shorter than the study's; empty where they are
+        not."""
         study = self.study
         whole = [
             entry.own_steps if self.study.budget == "paper" else entry.equal_steps
@@ -221,7 +222,7 @@ class Results:
         return found
 
     def rows(self) -> pd.DataFrame:
-        """By row: number of stored runs, steps of a run."""
+        """Number of stored runs and steps of a run, by row."""
         counts = {
             row: sum(run.result is not None for run in runs) for row, runs in self.runs.items()
         }
@@ -249,7 +250,7 @@ class Results:
         return pd.DataFrame(lines) if lines else empty.astype(dict.fromkeys(QUANTITIES, float))
 
     def _final(self, result: StoredResult, part: str) -> dict[str, float]:
-        """Of one run on one part."""
+        """Numbers at the end of one run on one part."""
         last = result.tables["records"][part][-self.study.last_states :].astype(np.float64)
         groups = last[:, 1:]  # (states, G)
         measured = {
@@ -328,7 +329,7 @@ class Results:
         return pd.concat(frames, ignore_index=True)
 
     def notes(self) -> tuple[str, ...]:
-        """Where the data come from, and in what the runs are not those of the study."""
+        """Notes on where the data come from, and in what the runs are not those of the study."""
         missing = {row: sum(run.result is None for run in runs) for row, runs in self.runs.items()}
         missed = [
             f"{row} ({count} of {len(self.runs[row])} runs)"
@@ -395,7 +396,8 @@ def mean_std(grouped: Any) -> pd.DataFrame:
 
 
 def student_interval(values: Sequence[float] | Array, level: float = 0.95) -> tuple[float, float]:
-    """Of the mean of independent values; NaN for fewer than two, or where one is not finite.
+    """Interval of the mean of independent values; NaN for fewer than two, or where one is not
+    finite.
 
     >>> [round(end, 4) for end in student_interval([1.0, 2.0, 3.0])]
     [-0.4841, 4.4841]
@@ -427,6 +429,6 @@ def _or_infinite(value: float) -> float:
 
 
 def _largest(distances: NDArray[Any]) -> float:
-    """Of those that are defined."""
+    """Largest of the distances that are defined."""
     defined = distances[np.isfinite(distances)]
     return float(defined.max()) if len(defined) else math.nan

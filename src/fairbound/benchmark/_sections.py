@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairbound.benchmark._answer import NEXT, findings
-from fairbound.benchmark._front import finding
+from fairbound.benchmark._front import front_finding
 from fairbound.benchmark._page import Exhibit, Page, Section
 from fairbound.benchmark._paper_comparison import agreement
 from fairbound.benchmark._paper_statements import statements_table
@@ -25,7 +25,7 @@ from fairbound.benchmark.board._results import Board, SentEntry
 from fairbound.benchmark.board._section import board_section
 
 PAPERS_DATA = ("acs:OK", "acs:VA")
-FIRST = "trade-off"  # what was found comes first
+_FIRST = "trade-off"  # what was found comes first
 BUDGETS = {  # how long every method runs
     "own": "As many steps as the study gives each method",
     "paper": "The paper's seconds, as steps",
@@ -37,7 +37,8 @@ QUESTION = "Training under fairness constraints: which method keeps the bound?"
 
 
 def read_page(studies: Sequence[StoredStudy], store: Store, sent: Sequence[SentEntry] = ()) -> Page:
-    """Of stored studies, boards with entries that were sent; what the paper says comes first."""
+    """Page of stored studies, boards with entries that were sent; what the paper says comes
+    first."""
     results = [Results.read(study, store) for study in studies if study.page == "report"]
     boards = [Board.read(study, store, sent) for study in studies if study.page == "board"]
     sections = [*paper_section(results), *map(study_section, results), *map(board_section, boards)]
@@ -52,7 +53,7 @@ def study_section(results: Results) -> Section:
     names = [name for name in study.shows or items if items[name].applies(results)]
     exhibits = {
         name: Exhibit(items[name].heading, items[name].make(results))
-        for name in sorted(names, key=[FIRST, *items].index)
+        for name in sorted(names, key=[_FIRST, *items].index)
     }
     is_answer = "answer" in exhibits
     budget = "examples" if results.equal_examples else study.budget
@@ -67,7 +68,7 @@ def study_section(results: Results) -> Section:
             f" {results.card.data}."
         ),
         cards=study.cards,
-        finding=findings(results) if is_answer else finding(results),
+        finding=findings(results) if is_answer else front_finding(results),
         short=results.short,
         agreement=_agreement(results, exhibits),
         notes={entry.name: entry.note for entry in study.entries if entry.note},

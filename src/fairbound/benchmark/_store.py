@@ -38,9 +38,9 @@ from uuid import uuid4
 
 from fairbound.benchmark._fingerprint import key
 from fairbound.benchmark._result_file import (
-    Column,
     DamagedError,
     Settings,
+    StoredColumn,
     StoredResult,
     files_of,
     opened,
@@ -98,12 +98,12 @@ class Store:
             ) from error
 
     def keys(self) -> list[str]:
-        """Of all sound results, sorted."""
+        """Keys of all sound results, sorted."""
         return [name for name in self._names() if self.has(name)]
 
     def missing(self, keys: Iterable[str], code: str | None = None) -> list[str]:
-        """Those that are still to be computed, each once, in the order given; with `code` also
-        those of other code."""
+        """Keys that are still to be computed, each once, in the order given; with `code` also those
+        of other code."""
         return [name for name in dict.fromkeys(keys) if self.is_missing(name, code)]
 
     def is_missing(self, key: str, code: str | None = None) -> bool:
@@ -118,7 +118,9 @@ class Store:
             if found is not None and (where is None or where(dict(found.settings))):
                 yield found
 
-    def put(self, settings: Mapping[str, Any], tables: Mapping[str, Mapping[str, Column]]) -> str:
+    def put(
+        self, settings: Mapping[str, Any], tables: Mapping[str, Mapping[str, StoredColumn]]
+    ) -> str:
         """Store one result, unless a sound one of the same code has its key; the key."""
         return self.put_many([StoredResult(settings, tables)])[0]
 
@@ -152,7 +154,7 @@ class Store:
         return self._path(key).read_bytes() if self.has(key) else None
 
     def count(self) -> int:
-        """Of all results, sound or not."""
+        """Number of all results, sound or not."""
         return len(self._names())
 
     def is_named(self, key: str) -> bool:
@@ -244,8 +246,8 @@ class Store:
             self._named.discard(key)  # what comes in its place may be damaged again
 
     def _prepare(self) -> None:
-        """Before the first write: make the folder, say its format, and remove what killed processes
-        left."""
+        """Prepare the first write: make the folder, say its format, and remove what killed
+        processes left."""
         if self._prepared:
             return
         with _sentences(self.folder):

@@ -138,7 +138,7 @@ class StoredStudy:
 
     @property
     def sources(self) -> list[str]:
-        """Of the data."""
+        """Sources of the data."""
         return list(dict.fromkeys(card.source for card in self.cards if card.source != "generated"))
 
     def results(self, store: Store) -> Iterable[tuple[StoredRun, StoredResult | None]]:
@@ -147,7 +147,7 @@ class StoredStudy:
             yield run, store.get(run.key)
 
     def has_results(self, store: Store) -> bool:
-        """At least one."""
+        """Whether the store has at least one of its results."""
         return any(store.is_named(run.key) for run in self.runs)
 
     def stale(self, store: Store) -> list[StoredRun]:

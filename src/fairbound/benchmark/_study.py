@@ -50,7 +50,7 @@ from fairbound.benchmark._user_files import (
     read_toml,
 )
 from fairbound.benchmark.problems import _catalog as catalog
-from fairbound.benchmark.problems.table import MODELS as TABLE_MODELS
+from fairbound.benchmark.problems.table import TABLE_MODELS as TABLE_MODELS
 from fairbound.benchmark.problems.table import SplitSpec, TableSpec, table_spec
 from fairbound.data._dataset import Split
 
@@ -58,7 +58,7 @@ INSTALLED = Path(__file__).parent / "studies"
 COMPLETING = ("common", "settings", "split")  # keys of a file that complete others
 
 Budget = Literal["paper", "examples"]  # the entries' own steps, or equal examples for every method
-Part = Annotated[str, one_of("part of a split", Split._fields)]
+SplitPart = Annotated[str, one_of("part of a split", Split._fields)]
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
@@ -78,7 +78,7 @@ class Study:
     # no run is longer; of a board, of a method that draws one mini-batch a step
     steps: Count | None = None
     # Of a report
-    measured: tuple[Part, ...] = ()  # the parts of the split that are measured; empty: all
+    measured: tuple[SplitPart, ...] = ()  # the parts of the split that are measured; empty: all
     # records at the end of a run whose mean the tables show and the choice reads
     last_states: Count = 1
     budget: Budget = "paper"
@@ -129,15 +129,15 @@ class Study:
                     )
 
     def problem_names(self) -> tuple[str | TableSpec, ...]:
-        """What `catalog.load` takes."""
+        """What `catalog.load_problem` takes."""
         if self.problem is not None:
             return (self.problem,)
         return self.problems or tuple(
-            name for name in catalog.names() if catalog.load(name).on_board
+            name for name in catalog.problem_names() if catalog.load_problem(name).on_board
         )
 
     def within(self, budget: Budget) -> Study:
-        """With the entries that have a place in the budget."""
+        """Study with the entries that have a place in the budget."""
         entries = tuple(
             entry for entry in self.entries if budget == "paper" or entry.equal_examples
         )
@@ -182,7 +182,7 @@ class Study:
         )
 
     def with_entries(self, further: Sequence[Entry], only: Sequence[str] = ()) -> Study:
-        """With entries of the user's own beside ours; with `only`, of ours those alone."""
+        """Study with entries of the user's own beside ours; with `only`, of ours those alone."""
         known = {entry.name: entry for entry in self.entries}
         chosen = (
             [known[known_name(name, known, "entry")] for name in only]
@@ -192,8 +192,8 @@ class Study:
         return replace(self, entries=(*chosen, *further))
 
     def custom_entry(self, custom: CustomAlgorithm) -> Entry:
-        """For a method of the user's own. In a report it runs for as many steps as the first entry
-        of SSL-ALM; where there is none, as most do."""
+        """Entry for a method of the user's own. In a report it runs for as many steps as the first
+        entry of SSL-ALM; where there is none, as most do."""
         steps = None
         if self.page == "report":
             reference = [entry.steps for entry in self.entries if entry.method == "SSLALM"]
@@ -214,8 +214,8 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """Of what was asked; titles, notes and the paper's numbers, and where data lie, do not
-        count."""
+        """Digest of what was asked; titles, notes and the paper's numbers, and where data lie, do
+        not count."""
         found = asdict(self)
         found["entries"] = [
             {
@@ -234,38 +234,38 @@ class Study:
 # Files --------------------------------------------------------------------------------------------
 
 
-def names() -> tuple[str, ...]:
+def study_names() -> tuple[str, ...]:
     """The studies that are installed.
 
-    >>> "paper-ok-race" in names()
+    >>> "paper-ok-race" in study_names()
     True
     """
     return tuple(sorted(path.stem for path in INSTALLED.glob("*.toml")))
 
 
 def paper_names() -> tuple[str, ...]:
-    """Those that reproduce the paper, its two experiments first.
+    """Names of the studies that reproduce the paper, its two experiments first.
 
     >>> paper_names()[:2]
     ('paper-ok-race', 'paper-va-marital')
     """
     kinds = ("paper-", "splits-", "tune-")
-    return tuple(name for kind in kinds for name in names() if name.startswith(kind))
+    return tuple(name for kind in kinds for name in study_names() if name.startswith(kind))
 
 
-def load(name_or_path: str | Path) -> Study:
+def load_study(name_or_path: str | Path) -> Study:
     """An installed study by its name, or one of the user's own by its file.
 
-    >>> load("paper-va-marital").problem.groups
+    >>> load_study("paper-va-marital").problem.groups
     ('Married', 'Widowed', 'Divorced', 'Separated', 'Never married')
     """
     path = Path(name_or_path)
     if isinstance(name_or_path, str) and path.suffix != ".toml":
-        if name_or_path not in names():
+        if name_or_path not in study_names():
             raise ValueError(
                 f"no study called {name_or_path!r} is installed; the nearest is"
-                f" {nearest(name_or_path, names())!r} (there are {', '.join(names())}); a file of"
-                " your own ends in .toml"
+                f" {nearest(name_or_path, study_names())!r} (there are {', '.join(study_names())});"
+                " a file of your own ends in .toml"
             )
         path = INSTALLED / f"{name_or_path}.toml"
     table = read_toml(path, "a study")
@@ -281,7 +281,7 @@ def load(name_or_path: str | Path) -> Study:
 
 def _like(table: Mapping[str, Any], path: Path) -> Study:
     """Another study with some of its keys changed, and some of its entries."""
-    other = load(
+    other = load_study(
         str(path.parent / table["like"])
         if str(table["like"]).endswith(".toml")
         else str(table["like"])
@@ -293,19 +293,20 @@ def _like(table: Mapping[str, Any], path: Path) -> Study:
             [one.name for one in fields(Study) if one.name not in ("name", "entries", "problem")],
             "key",
         )
-    with mistakes_in(path, MODELS, table):
+    with mistakes_in(path, _MODELS, table):
         return replace(other.with_entries((), only=table.get("only", ())), name=path.stem, **own)
 
 
 def _problem(table: Mapping[str, Any], path: Path) -> TableSpec:
-    """By name, by file, or as it stands in the study; with the study's own split."""
+    """Read the problem by name, by file, or as it stands in the study; with the study's own
+    split."""
     own = table["problem"]
     if isinstance(own, Mapping):
         with mistakes_in("problem", TABLE_MODELS, own):
             spec = table_spec({"title": table.get("title") or path.stem} | dict(own), path)
     else:
         text = str(path.parent / own) if Path(own).suffix == ".toml" else str(own)
-        spec = catalog.load(text).spec
+        spec = catalog.load_problem(text).spec
         if spec is None:
             raise ValueError(
                 f"problem: a report is of a table, and {own!r} is a problem in Python; use page ="
@@ -358,7 +359,7 @@ class _EntryList:
 
 
 def load_entries(path: Path) -> tuple[Entry, ...]:
-    """Of a file that has entries alone."""
+    """Read a file that has entries alone."""
     table = read_toml(path, "a list of entries")
     with _refusals(path, table):
         for key in table:
@@ -369,7 +370,7 @@ def load_entries(path: Path) -> tuple[Entry, ...]:
 
 @contextmanager
 def _refusals(path: Path, table: Mapping[str, Any]) -> Iterator[None]:
-    with mistakes_in(path, MODELS, table):
+    with mistakes_in(path, _MODELS, table):
         try:
             yield
         except (AttributeError, KeyError, TypeError) as error:
@@ -379,7 +380,7 @@ def _refusals(path: Path, table: Mapping[str, Any]) -> Iterator[None]:
             ) from error
 
 
-MODELS: dict[tuple[str, ...], Any] = {
+_MODELS: dict[tuple[str, ...], Any] = {
     (): Study,
     ("entries",): Entry,
     ("entries", "paper"): Paper,

@@ -34,7 +34,7 @@ MARK_NOTE = (
     f"{MARK} more than two of the paper's standard deviations from its mean; 0 counts as"
     f" {HALF_A_DIGIT:g}."
 )
-PARTS = ("train", "test")
+_PARTS = ("train", "test")
 
 
 def _row_columns(results: Results) -> dict[str, pd.Series]:
@@ -60,7 +60,7 @@ def loss_table(results: Results) -> ReportTable:
     with_paper = any(results.paper(row).validation for row in study.entries)
     columns = _row_columns(results)
     if _comparable(results):
-        columns["front"] = fronts(results, PARTS)
+        columns["front"] = fronts(results, _PARTS)
     sizes = [entry.examples_per_step for entry in study.entries]
     columns["examples per step"] = pd.Series(sizes, index=columns["row"].index)
     for part in [
@@ -140,7 +140,7 @@ def fairness_table(results: Results) -> ReportTable:
     columns: dict[str, Any] = _row_columns(results)
     del columns["steps"]
     undefined = []
-    for part in PARTS:
+    for part in _PARTS:
         by_row = final[final["part"] == part].groupby("row", sort=False)[list(metrics)]
         ours, missing = (
             mean_std(by_row).reindex(columns["row"].index),

@@ -32,7 +32,7 @@ from fairbound.benchmark._fingerprint import checksum, code_hash, file_hash
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._store import Store
 from fairbound.benchmark.board._limits import Limits, complete_limited
-from fairbound.benchmark.problems._catalog import BenchmarkProblem, Instance, load
+from fairbound.benchmark.problems._catalog import BenchmarkProblem, Instance, load_problem
 from fairbound.benchmark.problems._changes import CHANGES, Change
 from fairbound.benchmark.problems._salted import salted
 from fairbound.benchmark.problems.table import TableSpec
@@ -53,10 +53,10 @@ SUBPROBLEM_WORK = 5  # about how much longer a step with a subproblem takes
 STEP_OVERHEAD_EXAMPLES = 30  # what a step costs beside its examples, as so many of them
 
 # "groups": losses by group; else against targets
-Kind = Literal["groups", "solve", "heldout", "tuning"]
+TaskKind = Literal["groups", "solve", "heldout", "tuning"]
 
 
-class Run(NamedTuple):
+class TaskRun(NamedTuple):
     """One run of a task."""
 
     entry: int  # its number in the task
@@ -72,8 +72,8 @@ class Task:
 
     problem: str | TableSpec  # a name, a file, or a table
     entries: tuple[Entry, ...]
-    runs: tuple[Run, ...]
-    kind: Kind
+    runs: tuple[TaskRun, ...]
+    kind: TaskKind
     steps_asked: int | None = None  # None: the problem's budget
     limit: int | None = None  # on the steps of that budget, for a trial
     records: int = RECORDS
@@ -86,12 +86,12 @@ class Task:
     limits: Limits | None = None  # of a process of its own, for an entry that was sent
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was found out here: another process finds it out itself."""
+        """Fields without what was found out here: another process finds it out itself."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Describe the task in words."""
         form = "".join(
             f", {name}" for name in dict.fromkeys(run.change for run in self.runs) if name
         )
@@ -119,11 +119,11 @@ class Task:
 
     @property
     def card(self) -> BenchmarkProblem:
-        return load(self.problem)
+        return load_problem(self.problem)
 
     @property
     def change(self) -> Change:
-        """Of the problem: the runs differ in the rate only."""
+        """Change of the problem: the runs differ in the rate only."""
         return CHANGES[self.runs[0].change]._replace(rate=1.0, slack=1.0)
 
     def built(self) -> Instance:
@@ -252,7 +252,7 @@ class Task:
 
     @cached_property
     def keys(self) -> list[str]:
-        """Of its results."""
+        """Keys of its results."""
         return [StoredResult(one, {}).key for one in self.asked]
 
     def missing_in(self, store: Store) -> list[str]:
@@ -261,8 +261,8 @@ class Task:
     # For other processes --------------------------------------------------------------------------
 
     def user_files(self) -> list[str]:
-        """Of the problem and of the methods, where they are the user's own: a worker elsewhere
-        needs them."""
+        """Files of the problem and of the methods, where they are the user's own: a worker
+        elsewhere needs them."""
         methods = [entry.method.rpartition(":")[0] for entry in self.entries if ":" in entry.method]
         problem = (
             self.problem
@@ -272,7 +272,7 @@ class Task:
         return [*filter(None, [problem]), *dict.fromkeys(methods)]
 
     def relocated(self, places: Mapping[str, str]) -> Task:
-        """With other places of these files."""
+        """Task with other places of these files."""
 
         def moved(entry: Entry) -> Entry:
             file, colon, method = entry.method.rpartition(":")
@@ -364,14 +364,14 @@ def built_instance(
 ) -> Instance:
     if change != CHANGES[""]:
         return change.of(built_instance(problem, splits, salt))
-    card = load(problem)
+    card = load_problem(problem)
     built = card.build() if card.spec is None else card.build(splits)
     return salted(built, salt) if salt else built
 
 
 @lru_cache(maxsize=256)
 def data_checksum(problem: str | TableSpec, splits: int) -> str:
-    """Of everything that the runs read; how a table is split and scaled, its card says."""
+    """Checksum of everything that the runs read; how a table is split and scaled, its card says."""
     built = built_instance(problem, splits)
     data = built.problem.data if built.unscaled is None else built.unscaled
     columns = {
@@ -391,7 +391,7 @@ def _facts(entry: Entry) -> Any:
 
 
 def examples_of_step(entry: Entry, instance: Instance) -> float:
-    """That a step of the entry passes through the model."""
+    """Number of examples that a step of the entry passes through the model."""
     return examples_per_step(entry.algorithm(USUAL_STEPS), *batch_sizes(instance, entry.batch))
 
 
@@ -406,7 +406,7 @@ def batch_sizes(instance: Instance, batch: int | None = None) -> tuple[int, int]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings of starts and of skipped steps: a board shows what became of every run."""
+    """Silence warnings of starts and of skipped steps: a board shows what became of every run."""
     log = logging.getLogger("fairbound")
     before = log.level
     log.setLevel(logging.ERROR)

@@ -102,7 +102,8 @@ def mistakes_in(
 def _first_mistake(
     refused: ValidationError, models: Mapping[tuple[str, ...], Any], table: Mapping[str, Any]
 ) -> str:
-    """After its place in the file; an unknown key before the key that is missing because of it."""
+    """Describe the first mistake, after its place in the file; an unknown key before the key that
+    is missing because of it."""
     error = min(refused.errors(), key=lambda one: one["type"] != "unexpected_keyword_argument")
     place, key, message = list(error["loc"]), error["loc"][-1] if error["loc"] else "", error["msg"]
     in_list = (

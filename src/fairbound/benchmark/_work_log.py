@@ -48,7 +48,7 @@ class WorkLog:
         write_text(self._file(failure.keys[0]), json.dumps(asdict(failure), indent=1) + "\n")
 
     def failures(self) -> list[Failure]:
-        """Of tasks that still lack results."""
+        """Failures of tasks that still lack results."""
         failures = []
         for path in sorted(self.folder.glob("failed-*.json")):
             with suppress(OSError, ValueError):  # removed or being replaced by another process

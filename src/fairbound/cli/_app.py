@@ -31,7 +31,7 @@ EXPECTED = (ValueError, OSError, ImportError)
 
 
 class _FlagsWithoutType:
-    """Of a command: `--help` shows a flag as `--short`, not as `--short <bool>`."""
+    """Mixin of a command: `--help` shows a flag as `--short`, not as `--short <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -44,12 +44,12 @@ class _FlagsWithoutType:
 class Command(_FlagsWithoutType, TyperCommand): ...
 
 
-class Group(_FlagsWithoutType, TyperGroup): ...
+class CommandGroup(_FlagsWithoutType, TyperGroup): ...
 
 
-app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
-data = typer.Typer(cls=Group, help="List and download census data.", no_args_is_help=True)
-new = typer.Typer(cls=Group, help="Write a file to start from.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+data = typer.Typer(cls=CommandGroup, help="List and download census data.", no_args_is_help=True)
+new = typer.Typer(cls=CommandGroup, help="Write a file to start from.", no_args_is_help=True)
 
 
 def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_outputs(arguments: Mapping[str, Any]) -> None:
-    """Before a command computes: its folders of results (out) and of pages (to) replace no
+    """Check before a command computes: its folders of results (out) and of pages (to) replace no
     input."""
     listed = [value if isinstance(value, list) else [value] for value in arguments.values()]
     named = [value for values in listed for value in values if isinstance(value, str | Path)]
@@ -107,7 +107,7 @@ def options(
     """
 
 
-PANELS: dict[str, dict[str, Callable[..., Any]]] = {
+_PANELS: dict[str, dict[str, Callable[..., Any]]] = {
     "Predictions and data": {"audit": audit_command, "groups": groups_command},
     "Benchmark": {
         "run": run_command,
@@ -119,7 +119,7 @@ PANELS: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "A method of your own": {"enter": enter_command, "check": check_command},
 }
-for panel, commands in PANELS.items():
+for panel, commands in _PANELS.items():
     for name, command in commands.items():
         app.command(name, cls=Command, rich_help_panel=panel)(errors_as_sentences(command))
 app.add_typer(data, name="data", rich_help_panel="Predictions and data")

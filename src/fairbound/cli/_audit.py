@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.auditing._headline import Answer
     from fairbound.metrics._intervals import IntervalEstimate
 
-SHOWN = {
+_SHOWN = {
     "base_rate": "y = 1",
     "positive_rate": "ŷ = 1",
     "true_positive_rate": "TPR",
@@ -251,7 +251,7 @@ def audit_command(
             command=" ".join(["fairbound", *map(_quoted, sys.argv[1:])]),
         )
         written.append(f"Page: {html_out}")
-    show(found, console(stderr=to_stdout), top)
+    _show(found, console(stderr=to_stdout), top)
     if comparison is not None:
         show_comparison(comparison, console(stderr=to_stdout))
     if to_stdout:
@@ -315,7 +315,7 @@ def group_table(found: Audit) -> tuple[list[str], list[list[Any]]]:
     ], rows
 
 
-def show(found: Audit, console: Console, top: int) -> None:
+def _show(found: Audit, console: Console, top: int) -> None:
     """The audit as tables of at most 80 columns."""
     from fairbound.auditing._headline import answers
 
@@ -441,7 +441,7 @@ def _groups_grid(found: Audit, top: int) -> Grid:
     )
     grid.add_column("group", overflow="fold")
     grid.add_column("examples", justify="right")
-    for rate, short in SHOWN.items():
+    for rate, short in _SHOWN.items():
         known = rate == "positive_rate" and has_intervals(found)
         grid.add_column(f"{short} [{100 * found.level:g}%]" if known else short, justify="right")
     scored = [
@@ -458,7 +458,7 @@ def _groups_grid(found: Audit, top: int) -> Grid:
                 if rate == "positive_rate"
                 else _value(group.rates[rate], 3)
             )
-            for rate in SHOWN
+            for rate in _SHOWN
         ]
         more = [_value(getattr(group, name) or UNDEFINED, 3) for name in scored]
         grid.add_row(plain(group.name), f"{group.examples:,}", *shown, *more)

@@ -38,7 +38,7 @@ Problems = Annotated[
         autocompletion=options.complete_problem,
     ),
 ]
-Method = Annotated[
+_Methods = Annotated[
     list[str] | None,
     typer.Option(
         "--method",
@@ -50,7 +50,7 @@ EntryFile = Annotated[
     list[Path] | None,
     typer.Option("--entry", help="A TOML file with entries of your own; may be repeated."),
 ]
-Algorithm = Annotated[
+_Algorithms = Annotated[
     list[str] | None,
     typer.Option(
         "--algorithm", help="A method of your own beside the others: my_file.py:MyMethod(tau=0.1)."
@@ -62,24 +62,24 @@ RulesOption = Annotated[
         "--rules", help="The methods' default settings, or settings tuned on 20 points; or both."
     ),
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method on each problem.")]
-Splits = Annotated[
+_Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method on each problem.")]
+_Splits = Annotated[
     int | None, typer.Option(min=1, help="Splits on which bounds are tested on held-out data.")
 ]
-Steps = Annotated[int | None, typer.Option(min=40, help="Limit on steps, for quick trials.")]
+_Steps = Annotated[int | None, typer.Option(min=40, help="Limit on steps, for quick trials.")]
 Short = Annotated[bool, typer.Option("--short", help="A reduced suite for a quick trial.")]
 List = Annotated[bool, typer.Option("--list", help="List problems and entries, and stop.")]
 
 
 def board_command(
     problems: Problems = None,
-    method: Method = None,
+    method: _Methods = None,
     entry: EntryFile = None,
-    algorithm: Algorithm = None,
+    algorithm: _Algorithms = None,
     rules: RulesOption = None,
-    seeds: Seeds = None,
-    splits: Splits = None,
-    steps: Steps = None,
+    seeds: _Seeds = None,
+    splits: _Splits = None,
+    steps: _Steps = None,
     short: Short = False,
     show_list: List = False,
     recompute: options.Recompute = False,
@@ -94,10 +94,10 @@ def board_command(
     """Compare methods on a collection of problems; reuses stored results."""
     from fairbound.benchmark._plan import Plan
     from fairbound.benchmark._store import Store
-    from fairbound.benchmark._study import load as load_study
+    from fairbound.benchmark._study import load_study as load_study
     from fairbound.benchmark._user_files import check_unique
     from fairbound.benchmark.board._entry_folder import CARD, EntryFolder
-    from fairbound.benchmark.problems._catalog import load
+    from fairbound.benchmark.problems._catalog import load_problem
     from fairbound.cli._engine import announce_data, computing, engine_of, with_options
 
     if show_list:
@@ -109,7 +109,7 @@ def board_command(
     if folders and not chosen:
         chosen = list(dict.fromkeys(name for folder in folders for name in folder.problems))
     for name in chosen:
-        load(name)  # refuses a name that is unknown
+        load_problem(name)  # refuses a name that is unknown
     whole = load_study("board")
     study = load_study("board-short") if short else whole
     study = with_options(
@@ -178,13 +178,15 @@ def _own(files: Sequence[Path], algorithms: Sequence[str], study: Study) -> list
 
 
 def _list() -> None:
-    from fairbound.benchmark._study import load as load_study
-    from fairbound.benchmark.problems._catalog import load, names
+    from fairbound.benchmark._study import load_study as load_study
+    from fairbound.benchmark.problems._catalog import load_problem, problem_names
 
     screen = console()
     screen.print("[bold]Problems[/]")
-    for name in names():
-        screen.print(f"  {name:<24} {escape(load(name).title)}", highlight=False, soft_wrap=True)
+    for name in problem_names():
+        screen.print(
+            f"  {name:<24} {escape(load_problem(name).title)}", highlight=False, soft_wrap=True
+        )
     screen.print("[bold]Entries[/]")
     for one in load_study("board").entries:
         screen.print(f"  {one.name:<24} {one.method}", highlight=False)

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits  # with scikit-learn
 
 from fairbound.benchmark import _study as study
 from fairbound.benchmark._custom_algorithm import load_custom_algorithm
-from fairbound.benchmark._engine import Engine, Progress, failures_in_words, parse_shard
+from fairbound.benchmark._engine import Engine, ProgressCallback, failures_in_words, parse_shard
 from fairbound.benchmark._environment import describe, usable_cpus
 from fairbound.benchmark._job_queues import QUEUES, parse_queue
 from fairbound.benchmark._plan import Plan
@@ -38,7 +38,7 @@ def engine_of(
     shard: str | None = None,
     device: str = "cpu",
 ) -> Engine:
-    """From the options of a command."""
+    """Make an engine from the options of a command."""
     places = {"--scheduler": scheduler, "--slurm": slurm, "--queue": queue}
     given = [name for name, value in places.items() if value is not None]
     if len(given) > 1:
@@ -71,7 +71,7 @@ def _other_queue(text: str | None) -> tuple[str, dict[str, str]] | None:
 
 
 @contextmanager
-def computing(out: Path, device: str = "cpu") -> Iterator[Progress]:
+def computing(out: Path, device: str = "cpu") -> Iterator[ProgressCallback]:
     """Progress while results are computed into a folder, which notes the system."""
     torch.set_num_threads(1)  # small tensors are slower on more; several processes use the cores
     # numpy's too: a sum over two threads ends with other bits than that of a worker
@@ -84,7 +84,7 @@ def computing(out: Path, device: str = "cpu") -> Iterator[Progress]:
 
 
 def end_with(failed: Sequence[Failure], out: Path) -> None:
-    """After everything else is said: an error where tasks failed."""
+    """Raise an error where tasks failed, after everything else is said."""
     if failed:
         raise ValueError(
             f"{failures_in_words(failed)}; tracebacks: fairbound status --out {out} --tracebacks"
@@ -124,7 +124,7 @@ def planned(
     recompute: bool = False,
 ) -> Plan:
     """The plan of a study, with the options of a command."""
-    whole = study.load(name)
+    whole = study.load_study(name)
     chosen = whole.within(budget) if whole.page == "report" else whole
     if any(option is not None for option in (folder, source, label, group)):
         chosen = chosen.on(source=source, label=label, group=group, folder=folder)
@@ -151,6 +151,6 @@ def announce(stored: Sequence[StoredStudy]) -> None:
 
 
 def announce_data(cards: Sequence[Card]) -> None:
-    """In the first line of every command that computes or reports."""
+    """Print the first line of every command that computes or reports."""
     style = "bold yellow" if any(card.synthetic for card in cards) else "bold"
     console().print(escape(data_line(cards)), style=style, highlight=False)

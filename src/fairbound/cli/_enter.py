@@ -13,9 +13,9 @@ from fairbound.cli._options import Jobs, OtherQueue, Out, Queue, Scheduler, Shar
 from fairbound.cli._printing import console, working
 
 # those of `board.limits` and `board.checks`, which load torch
-SECONDS, GIGABYTES, SAMPLE = 600.0, 4.0, 3
+SECONDS, GIGABYTES, _SAMPLE = 600.0, 4.0, 3
 
-Folder = Annotated[Path, typer.Argument(help="The folder of an entry: entry.toml and method.py.")]
+_Folder = Annotated[Path, typer.Argument(help="The folder of an entry: entry.toml and method.py.")]
 Seconds = Annotated[
     float, typer.Option(help="Limit on the seconds of one problem, all seeds together.")
 ]
@@ -26,11 +26,11 @@ Salt = Annotated[
     str | None,
     typer.Option(help="Text that decides the sample and its coordinates; random by default."),
 ]
-Sample = Annotated[int, typer.Option(min=0, help="Number of problems to compute again.")]
+_Sample = Annotated[int, typer.Option(min=0, help="Number of problems to compute again.")]
 
 
 def enter_command(
-    folder: Folder,
+    folder: _Folder,
     seconds: Seconds = SECONDS,
     memory: Memory = GIGABYTES,
     jobs: Jobs = None,
@@ -66,9 +66,9 @@ def enter_command(
 
 
 def check_command(
-    folder: Folder,
+    folder: _Folder,
     salt: Salt = None,
-    sample: Sample = SAMPLE,
+    sample: _Sample = _SAMPLE,
     seconds: Seconds = SECONDS,
     memory: Memory = GIGABYTES,
     out: Out = Path("results"),

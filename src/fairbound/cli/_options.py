@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[1]
 BEYOND = "Beyond one machine"
-Budget = Literal["paper", "examples"]  # how long every method runs
+BudgetChoice = Literal["paper", "examples"]  # how long every method runs
 
 
 # Completion ---------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ def complete_study(incomplete: str) -> list[str]:
     ['paper-ok-race', 'paper-va-marital']
     """
     return _begun(
-        (path.stem for path in (PACKAGE / "benchmark/studies").glob("*.toml")), incomplete
+        (path.stem for path in (_PACKAGE / "benchmark/studies").glob("*.toml")), incomplete
     )
 
 
@@ -39,7 +39,7 @@ def complete_problem(incomplete: str) -> list[str]:
     >>> complete_problem("grid")
     ['grid-world']
     """
-    references = PACKAGE / "benchmark/problems/_collection/references"
+    references = _PACKAGE / "benchmark/problems/_collection/references"
     return _begun((path.stem for path in references.glob("*.json")), incomplete)
 
 
@@ -48,7 +48,7 @@ def complete_entry(incomplete: str) -> list[str]:
     >>> complete_entry("Descent")
     ['Descent-ascent']
     """
-    table = tomllib.loads((PACKAGE / "benchmark/studies/board.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads((_PACKAGE / "benchmark/studies/board.toml").read_text(encoding="utf-8"))
     return _begun((one["name"] for one in table["entries"]), incomplete)
 
 
@@ -57,7 +57,7 @@ def complete_source(incomplete: str) -> list[str]:
     >>> complete_source("syn")
     ['synthetic:OK', 'synthetic:VA']
     """
-    states = tomllib.loads((PACKAGE / "data/synthetic.toml").read_text(encoding="utf-8"))["states"]
+    states = tomllib.loads((_PACKAGE / "data/synthetic.toml").read_text(encoding="utf-8"))["states"]
     return _begun(
         (f"{kind}:{state}" for kind in ("acs", "synthetic") for state in states), incomplete
     )
@@ -65,21 +65,21 @@ def complete_source(incomplete: str) -> list[str]:
 
 # What is run --------------------------------------------------------------------------------------
 
-Study = Annotated[
+StudyArgument = Annotated[
     str,
     typer.Argument(
         help="An installed study such as paper-ok-race, or a TOML file.",
         autocompletion=complete_study,
     ),
 ]
-Studies = Annotated[
+StudiesArgument = Annotated[
     list[str],
     typer.Argument(
         help="Installed studies such as paper-ok-race, or TOML files.",
         autocompletion=complete_study,
     ),
 ]
-Folder = Annotated[Path | None, typer.Option("--data", help="Folder with census data.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder with census data.")]
 Source = Annotated[
     str | None,
     typer.Option(
@@ -88,11 +88,15 @@ Source = Annotated[
     ),
 ]
 Label = Annotated[str | None, typer.Option(help="Column to predict, in a table of your own.")]
-Group = Annotated[str | None, typer.Option(help="The protected attribute, instead of the study's.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
-Splits = Annotated[int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Limit on steps, for quick trials.")]
-Algorithm = Annotated[
+GroupOption = Annotated[
+    str | None, typer.Option(help="The protected attribute, instead of the study's.")
+]
+SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each row on each split.")]
+SplitsOption = Annotated[
+    int | None, typer.Option(min=1, help="Random splits; the paper's is the first.")
+]
+StepsOption = Annotated[int | None, typer.Option(min=1, help="Limit on steps, for quick trials.")]
+AlgorithmOption = Annotated[
     str | None,
     typer.Option(
         "--algorithm", help="A method of your own beside the others: my_file.py:MyMethod."

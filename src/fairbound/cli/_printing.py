@@ -76,7 +76,7 @@ def progress(words: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _left(done: int, total: int, seconds: float) -> str:
-    """From the pace so far.
+    """Say how long it still takes, from the pace so far.
 
     >>> _left(25, 100, 60.0), _left(0, 100, 60.0)
     (', about 3 min left', '')

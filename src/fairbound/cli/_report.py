@@ -21,10 +21,10 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.reports._table import ReportTable
 
 MIN_WIDTH = 80  # letters of a terminal's line
-MAX_LINES = 110  # on a terminal: a longer table is read in its file
+_MAX_LINES = 110  # on a terminal: a longer table is read in its file
 
 Chosen = Annotated[
-    options.Budget | None,
+    options.BudgetChoice | None,
     typer.Option(
         help="The paper's seconds as steps, or equal examples; by default both that have results."
     ),
@@ -32,16 +32,16 @@ Chosen = Annotated[
 
 
 def report_command(
-    studies: options.Studies,
-    folder: options.Folder = None,
+    studies: options.StudiesArgument,
+    folder: options.DataFolder = None,
     source: options.Source = None,
     label: options.Label = None,
-    group: options.Group = None,
-    seeds: options.Seeds = None,
-    splits: options.Splits = None,
-    steps: options.Steps = None,
+    group: options.GroupOption = None,
+    seeds: options.SeedsOption = None,
+    splits: options.SplitsOption = None,
+    steps: options.StepsOption = None,
     budget: Chosen = None,
-    algorithm: options.Algorithm = None,
+    algorithm: options.AlgorithmOption = None,
     out: options.Out = Path("results"),
     to: options.To = Path("report"),
 ) -> None:
@@ -53,7 +53,7 @@ def report_command(
     store, announced = Store(out), list["StoredStudy"]()
     for name in dict.fromkeys(studies):
         stored: dict[str, StoredStudy] = {}
-        for length in get_args(options.Budget) if budget is None else (budget,):
+        for length in get_args(options.BudgetChoice) if budget is None else (budget,):
             plan = planned(
                 name,
                 folder=folder,
@@ -78,7 +78,8 @@ def report_command(
 
 
 def stored_studies(name: str, digest: str, store: Store) -> dict[str, StoredStudy]:
-    """As they were asked, on real and on generated data; with at least one result each."""
+    """Stored studies as they were asked, on real and on generated data; with at least one result
+    each."""
     from fairbound.benchmark._stored_study import StoredStudy
 
     stored = store.studies(f"{as_it_is(name)}-{digest}*")
@@ -118,11 +119,11 @@ def show(page: Page, to: Path) -> None:
 
 
 def show_table(table: ReportTable, path: Path) -> None:
-    """With its title and notes, or where its file is."""
+    """Print a table with its title and notes, or where its file is."""
     screen = console()
     screen.print(f"\n[bold]{escape(table.title)}[/]", highlight=False)
     text = table.to_text(max(screen.width, MIN_WIDTH))
-    if text.count("\n") > MAX_LINES or max(map(len, text.splitlines())) > max(
+    if text.count("\n") > _MAX_LINES or max(map(len, text.splitlines())) > max(
         screen.width, MIN_WIDTH
     ):
         screen.print(

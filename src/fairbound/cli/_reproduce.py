@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
 
 
 def reproduce_command(
-    folder: options.Folder = None,
-    seeds: options.Seeds = None,
-    steps: options.Steps = None,
+    folder: options.DataFolder = None,
+    seeds: options.SeedsOption = None,
+    steps: options.StepsOption = None,
     recompute: options.Recompute = False,
     jobs: options.Jobs = None,
     scheduler: options.Scheduler = None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.benchmark._stored_study import StoredStudy
 
 Length = Annotated[
-    options.Budget,
+    options.BudgetChoice,
     typer.Option(help="The paper's seconds as steps, or equal examples for every method."),
 ]
 
@@ -29,16 +29,16 @@ Report = Annotated[
 
 
 def run_command(
-    study: options.Study,
-    folder: options.Folder = None,
+    study: options.StudyArgument,
+    folder: options.DataFolder = None,
     source: options.Source = None,
     label: options.Label = None,
-    group: options.Group = None,
-    seeds: options.Seeds = None,
-    splits: options.Splits = None,
-    steps: options.Steps = None,
+    group: options.GroupOption = None,
+    seeds: options.SeedsOption = None,
+    splits: options.SplitsOption = None,
+    steps: options.StepsOption = None,
     budget: Length = "paper",
-    algorithm: options.Algorithm = None,
+    algorithm: options.AlgorithmOption = None,
     device: options.Device = "cpu",
     recompute: options.Recompute = False,
     jobs: options.Jobs = None,
@@ -95,13 +95,13 @@ def run_command(
         if to is not None and stored.has_results(store):
             show_and_write([stored], store, to)
         elif stored.page == "report":
-            show(stored, store)
+            _show(stored, store)
         else:
             screen.print(f"next: fairbound report {study} --out {out}", highlight=False)
     end_with(done.failed, out)
 
 
-def show(stored: StoredStudy, store: Store) -> None:
+def _show(stored: StoredStudy, store: Store) -> None:
     """Loss and violation of every entry, on the parts that are measured."""
     from fairbound.benchmark._results import Results
     from fairbound.benchmark._tables import summary_table

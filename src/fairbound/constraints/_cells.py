@@ -90,7 +90,7 @@ class Cells:
         return len(self.items)
 
     def __add__(self, other: Cells) -> Cells:
-        """Both sets of cells, one after the other."""
+        """Join both sets of cells, one after the other."""
         both = (
             None if self.members is None or other.members is None else self.members + other.members
         )
@@ -186,7 +186,7 @@ class Cells:
         return {}
 
     def _table(self, device: torch.device) -> list[Tensor]:
-        """For each layer ((groups + 3) * (labels + 1),) the cell by group and label.
+        """Tables of each layer ((groups + 3) * (labels + 1),): the cell by group and label.
 
         The groups are: 0, 1, ..., a number above (not known), one below -1 (not known), -1 (no
         group): an index may be negative.

@@ -21,7 +21,7 @@ from fairbound.constraints._contrasts import Contrast, Others
 from fairbound.constraints._linear import LinearConstraint, RestrictedConstraint
 from fairbound.constraints._statistics import Statistic
 
-Column: TypeAlias = Tensor | Mapping[str, Tensor]
+TensorColumns: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Constraint(LinearConstraint):
     def m(self) -> int:
         return len(self.names)
 
-    def bind(self, groups: Column, labels: Tensor | None = None) -> Constraint:
+    def bind(self, groups: TensorColumns, labels: Tensor | None = None) -> Constraint:
         """The same constraint over the examples of a dataset."""
         return replace(self, cells=self.cells.bind(_column(self, groups), labels))
 
@@ -143,7 +143,7 @@ class FunctionConstraint:
     def m(self) -> int:
         return len(self.names)
 
-    def bind(self, groups: Column, labels: Tensor | None = None) -> FunctionConstraint:
+    def bind(self, groups: TensorColumns, labels: Tensor | None = None) -> FunctionConstraint:
         """The same constraint over the examples of a dataset."""
         return replace(self, cells=self.cells.bind(_column(self, groups), labels))
 
@@ -153,7 +153,7 @@ class FunctionConstraint:
         return value if observed is None else torch.where(observed, value, torch.nan)
 
     def on(self, batch: MiniBatch) -> FunctionValue:
-        """Its value on a mini-batch, and the rows that are observed."""
+        """Evaluate it on a mini-batch: its value, and the rows that are observed."""
         try:
             returned = self.fun(batch)
         except (AttributeError, TypeError) as error:
@@ -213,7 +213,7 @@ class FunctionConstraint:
 AnyConstraint: TypeAlias = Constraint | FunctionConstraint
 
 
-def _column(constraint: AnyConstraint, groups: Column) -> Tensor:
+def _column(constraint: AnyConstraint, groups: TensorColumns) -> Tensor:
     """The column of groups that a constraint is about; any one for a constraint on all examples."""
     if isinstance(groups, Tensor):
         return groups

@@ -26,10 +26,10 @@ from fairbound.constraints._batch import MiniBatch
 from fairbound.constraints._cells import Cells, Layers
 from fairbound.constraints._constraint import (
     AnyConstraint,
-    Column,
     Constraint,
     FunctionConstraint,
     FunctionValue,
+    TensorColumns,
 )
 from fairbound.constraints._contrasts import Others
 from fairbound.constraints._layouts import GroupedLayout, Term
@@ -107,7 +107,7 @@ class ConstraintSet(LinearConstraints):
 
     @property
     def cells(self) -> Cells:
-        """Of all parts, one after the other."""
+        """Cells of all parts, one after the other."""
         return sum((part.cells for part in self.parts), Cells((), ()))
 
     @cached_property
@@ -149,10 +149,10 @@ class ConstraintSet(LinearConstraints):
 
     @cached_property
     def differentiated(self) -> list[bool]:
-        """For every entry of `statistics` whether it is differentiated; the exact ones are not."""
+        """Flags of the entries of `statistics` that are differentiated; the exact ones are not."""
         return [not exact for _, exact in self.statistics]
 
-    def bind(self, groups: Column, labels: Tensor | None = None) -> ConstraintSet:
+    def bind(self, groups: TensorColumns, labels: Tensor | None = None) -> ConstraintSet:
         """The same constraints over the examples of a dataset."""
         return replace(self, parts=tuple(part.bind(groups, labels) for part in self.parts))
 
@@ -175,8 +175,8 @@ class ConstraintSet(LinearConstraints):
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """For every part the statistic that it averages (none for a function) and its number of
-        cells."""
+        """Term of every part: the statistic that it averages (none for a function) and its number
+        of cells."""
         place = self.statistics.index
         return tuple(
             Term(
@@ -223,7 +223,7 @@ class ConstraintSet(LinearConstraints):
         return [part.on(batch_of(i)) for i, part in self.functions]
 
     def layers(self, batch: MiniBatch) -> list[Layers]:
-        """For every part the cells of every example; none for a function."""
+        """Cells of every example, for every part; none for a function."""
         layers: list[Layers] = []
         for part in self.parts:
             groups = labels = None
@@ -240,7 +240,7 @@ class ConstraintSet(LinearConstraints):
         return layers
 
     def layout(self, batch: MiniBatch) -> GroupedLayout:
-        """Where the examples of a mini-batch count."""
+        """Layout that says where the examples of a mini-batch count."""
         return GroupedLayout(
             self.terms, self.layers(batch), batch.losses, batch.objective, batch.weight
         )
@@ -306,12 +306,12 @@ class ConstraintSet(LinearConstraints):
 
     @cached_property
     def many(self) -> tuple[bool, ...]:
-        """For every part whether it has very many cells, of which a mini-batch's own are
+        """Flags of the parts that have very many cells, of which a mini-batch's own are
         gathered."""
         return tuple(isinstance(part, Constraint) and part.cells.are_many for part in self.parts)
 
     def running_means(self) -> list[RunningMeans | None]:
-        """For every part whose rows refer to the mean of all its cells."""
+        """Running means of every part whose rows refer to the mean of all its cells."""
         shares = [
             part.contrast.shares_of_mean if isinstance(part, Constraint) else None
             for part in self.parts

@@ -23,7 +23,7 @@ from torch import Tensor
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._constraint_set import ConstraintSet
 from fairbound.constraints._linear import SumsCounts
-from fairbound.constraints._running_means import MEMORY
+from fairbound.constraints._running_means import MEAN_MEMORY
 
 TINY = 1e-300  # a divisor for 0, and the count of a cell that was never seen
 # of the matrix, up to which it is written out: a product takes some 20 microseconds
@@ -105,8 +105,8 @@ class DenseConstraints:
     def values(
         self, totals: SumsCounts, running: SumsCounts, all_seen: bool, look: bool
     ) -> tuple[Tensor, Tensor | None, Tensor, Affine]:
-        """Of a mini-batch: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0, the
-        map.
+        """Evaluate a mini-batch: (1+m,) values, (1+m,) the rows that lack a cell, counts without 0,
+        the map.
 
         `all_seen` says that every cell has a running mean. With a `look` at the counts, no rows are
         None.
@@ -137,9 +137,11 @@ class DenseConstraints:
 
     @staticmethod
     def updated(running: SumsCounts, totals: SumsCounts, made: Tensor | None) -> SumsCounts:
-        """After a mini-batch, unless `made` () bool says otherwise; entries without examples
-        stay."""
+        """Running sums after a mini-batch, unless `made` () bool says otherwise; entries without
+        examples stay."""
         seen = totals.counts > 0 if made is None else (totals.counts > 0) & made
         return SumsCounts(
-            torch.where(seen, torch.add(totals.table, running.table, alpha=MEMORY), running.table)
+            torch.where(
+                seen, torch.add(totals.table, running.table, alpha=MEAN_MEMORY), running.table
+            )
         )

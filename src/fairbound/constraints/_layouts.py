@@ -1,4 +1,5 @@
-"""Where the examples of a mini-batch count: in the objective, and in the cells of every constraint.
+"""Layouts say where the examples of a mini-batch count: in the objective, and in the cells of every
+constraint.
 
 A user's mini-batch comes in any order, and groups and labels say which cells an example is in
 (`GroupedLayout`). A sampler draws equally many examples of each cell, one cell after the other

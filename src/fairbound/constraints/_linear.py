@@ -1,4 +1,4 @@
-"""From means of cells to [f, c], and from weights on [f, c] back to weights on the means."""
+"""Maps from means of cells to [f, c], and from weights on [f, c] back to weights on the means."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RestrictedConstraint(LinearConstraint):
         return self.bound.shape[0]
 
 
-class Part(Protocol):
+class ConstraintPart(Protocol):
     """What one constraint makes of its means."""
 
     @property
@@ -104,7 +104,7 @@ class LinearConstraints:
     """Objective and constraints as functions of their means (1+q,): the objective's first, then
     those of every part."""
 
-    parts: Sequence[Part]
+    parts: Sequence[ConstraintPart]
 
     @cached_property
     def m(self) -> int:

@@ -36,13 +36,13 @@ from fairbound.constraints._contrasts import (
 )
 from fairbound.constraints._statistics import Statistic, rate_of
 
-Groups = int | Sequence[str]  # how many groups there are, or their names
+_Groups = int | Sequence[str]  # how many groups there are, or their names
 Of = Literal["rate", "loss"]
 Bound = float | Sequence[float] | Tensor  # one for all constraints, or one for each
 LOOSE_RATIO = 0.2  # of rates: nobody means so small a bound, but rather a difference, or 1 - 0.8
 
 
-def group_names(groups: Groups) -> Sequence[str]:
+def _group_names(groups: _Groups) -> Sequence[str]:
     """Names of the groups 0, 1, ..."""
     if isinstance(groups, str):
         raise TypeError(
@@ -105,21 +105,21 @@ def _statistic(of: Of, outcome: int | None = None) -> Statistic | None:
 
 
 def loss_parity(
-    groups: Groups, *, bound: Bound, contrast: Compare = against_mean, by: str | None = None
+    groups: _Groups, *, bound: Bound, contrast: Compare = against_mean, by: str | None = None
 ) -> Constraint:
     """Group losses within `bound` of their mean (the paper's eq. 4), or of each other
     (`contrast=pairwise`)."""
-    return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, None, by)
+    return _gaps(Cells.of_groups(_group_names(groups)), bound, contrast, None, by)
 
 
-def pairwise_loss_parity(groups: Groups, *, bound: Bound, by: str | None = None) -> Constraint:
+def pairwise_loss_parity(groups: _Groups, *, bound: Bound, by: str | None = None) -> Constraint:
     """|loss of A - loss of B| <= bound for every pair of groups: "accuracy equality" in Table 1 of
     the paper."""
     return loss_parity(groups, bound=bound, contrast=pairwise, by=by)
 
 
 def demographic_parity(
-    groups: Groups,
+    groups: _Groups,
     *,
     bound: Bound,
     contrast: Compare = pairwise,
@@ -132,11 +132,13 @@ def demographic_parity(
     `proxy=True`, here and below: the exact rate moves the multipliers, and its differentiable
     surrogate, the probability, moves the model. Otherwise the surrogate moves both.
     """
-    return _gaps(Cells.of_groups(group_names(groups)), bound, contrast, rate_of(outcome), by, proxy)
+    return _gaps(
+        Cells.of_groups(_group_names(groups)), bound, contrast, rate_of(outcome), by, proxy
+    )
 
 
 def demographic_parity_ratio(
-    groups: Groups,
+    groups: _Groups,
     *,
     bound: float,
     by: str | None = None,
@@ -162,14 +164,14 @@ def demographic_parity_ratio(
             f"a ratio of rates is bounded from below, by a number {limits}, such as 0.8; got"
             f" {bound!r}"
         )
-    cells = Cells.of_groups(group_names(groups))
+    cells = Cells.of_groups(_group_names(groups))
     compared = ratios(cells.names, float(bound))
     zero = torch.zeros(len(compared.names), dtype=torch.float64)
     return Constraint(cells, compared, zero, rate_of(outcome), by=by, proxy=proxy)
 
 
 def equal_opportunity(
-    groups: Groups,
+    groups: _Groups,
     *,
     bound: Bound,
     contrast: Compare = pairwise,
@@ -182,12 +184,12 @@ def equal_opportunity(
 
     `of="loss"` is Table 1 of the paper: the losses of the examples with a positive label.
     """
-    cells = Cells.of_groups(group_names(groups), 1 if outcome is None else outcome)
+    cells = Cells.of_groups(_group_names(groups), 1 if outcome is None else outcome)
     return _gaps(cells, bound, contrast, _statistic(of, outcome), by, proxy)
 
 
 def false_positive_parity(
-    groups: Groups,
+    groups: _Groups,
     *,
     bound: Bound,
     contrast: Compare = pairwise,
@@ -195,28 +197,30 @@ def false_positive_parity(
     proxy: bool = False,
 ) -> Constraint:
     """False positive rates within `bound`."""
-    return _gaps(Cells.of_groups(group_names(groups), 0), bound, contrast, rate_of(None), by, proxy)
+    return _gaps(
+        Cells.of_groups(_group_names(groups), 0), bound, contrast, rate_of(None), by, proxy
+    )
 
 
 def equalized_odds(
-    groups: Groups, *, bound: Bound, by: str | None = None, of: Of = "rate", proxy: bool = False
+    groups: _Groups, *, bound: Bound, by: str | None = None, of: Of = "rate", proxy: bool = False
 ) -> Constraint:
     """The gaps of the true positive and of the false positive rates, added, at most `bound`.
 
     `of="loss"` is Table 1 of the paper: the loss gaps over labels 1 and over labels 0, added.
     """
-    names = group_names(groups)
+    names = _group_names(groups)
     cells = Cells.of_groups(names, 1) + Cells.of_groups(names, 0)
     return _gaps(cells, bound, sums_of_pairs, _statistic(of), by, proxy)
 
 
-def bounded_group_loss(groups: Groups, *, bound: Bound, by: str | None = None) -> Constraint:
+def bounded_group_loss(groups: _Groups, *, bound: Bound, by: str | None = None) -> Constraint:
     """The loss of every group at most `bound`.
 
     With the number of an example as its group it is about every example:
     `bounded_group_loss(len(data), bound=0.5)`.
     """
-    cells = Cells.of_groups(group_names(groups))
+    cells = Cells.of_groups(_group_names(groups))
     bounds = _bounds(bound, len(cells), len(cells))
     names = sequence(len(cells), lambda k: f"loss of {cells.names[k]} <= {float(bounds[k]):g}")
     return Constraint(cells, each(names), bounds, by=by)
@@ -225,7 +229,7 @@ def bounded_group_loss(groups: Groups, *, bound: Bound, by: str | None = None) -
 def minimum_rate(
     rate: float,
     *,
-    groups: Groups | None = None,
+    groups: _Groups | None = None,
     group: str | int | None = None,
     label: float | None = None,
     outcome: int | None = None,
@@ -245,7 +249,7 @@ def minimum_rate(
 def maximum_rate(
     rate: float,
     *,
-    groups: Groups | None = None,
+    groups: _Groups | None = None,
     group: str | int | None = None,
     label: float | None = None,
     outcome: int | None = None,
@@ -276,14 +280,14 @@ def _one_sided(
     )
 
 
-def _chosen(groups: Groups | None, group: str | int | None, label: float | None) -> Cells:
+def _chosen(groups: _Groups | None, group: str | int | None, label: float | None) -> Cells:
     if groups is None:
         if group is not None:
             raise ValueError(
                 f"group={group!r} needs groups=, the names of all groups or their number"
             )
         return Cells((Cell("all" if label is None else f"all, y={label:g}", None, label),))
-    names = group_names(groups)
+    names = _group_names(groups)
     cells = Cells.of_groups(names, label)
     if group is None:
         return cells

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from fairbound.constraints._contrasts import Others
 
-MEMORY = 0.9  # what earlier mini-batches count, each time that a cell is seen again
+MEAN_MEMORY = 0.9  # what earlier mini-batches count, each time that a cell is seen again
 
 
 class RunningMeans:
-    """Of the K cells of one constraint, in double precision; index K is for no cell."""
+    """Running means of the K cells of one constraint, in double precision; index K is for no
+    cell."""
 
     def __init__(self, shares: Tensor) -> None:
         # (K+1,) what every cell counts in the mean
@@ -44,7 +45,7 @@ class RunningMeans:
         return Others(present, share.to(counts.dtype), part.to(counts.dtype))
 
     def add(
-        self, cells: Tensor, sums: Tensor, counts: Tensor, memory: float | Tensor = MEMORY
+        self, cells: Tensor, sums: Tensor, counts: Tensor, memory: float | Tensor = MEAN_MEMORY
     ) -> None:
         """A mini-batch's sums and counts; cells without examples stay as they are."""
         shares, weights, means = self._read(cells)

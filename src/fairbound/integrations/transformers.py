@@ -107,7 +107,7 @@ class ConstrainedTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """With constraints, multipliers and forces beside the training loss."""
+        """Log constraints, multipliers and forces beside the training loss."""
         super().log(logs | self.fair.log_values() if "loss" in logs else logs, *args, **kwargs)
 
     # What Trainer keeps private: the columns that it does not remove, and the state beside that of

@@ -14,23 +14,23 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample, Sizes, violations
-from fairbound.testing._checks import FailedCheck, certify, close, expect
+from fairbound.testing._checks import FailedCheck, close, expect, run_checks
 from fairbound.testing._drivers import check_constrained, check_resume, check_run
 from fairbound.training._contract import ContractError, check_contract
-from fairbound.training._hyperparams import numbers, with_hyperparams
+from fairbound.training._hyperparams import float_settings, with_hyperparams
 
-F64 = torch.float64
-Method = Algorithm[Any]
+_F64 = torch.float64
+_Method = Algorithm[Any]
 # of a run that is to reach a known solution, which it may have after FEWEST_STEPS
 MOST_STEPS = 16_000
 FEWEST_STEPS = 250
 NEAR = 0.05  # of a known solution, relative to its distance from the unconstrained one
 # by which one hyper-parameter at a time is changed to see what primal_step follows; a share stays
 # one
-SCALE = 0.8
+_SCALE = 0.8
 
 
-def check_algorithm(method: Method) -> str:
+def check_algorithm(method: _Method) -> str:
     """Certify a method, built with settings that suit a problem whose gradients and constraints are
     of size 1.
 
@@ -57,7 +57,7 @@ def check_algorithm(method: Method) -> str:
         "solves": _solves,
         "equality": _equality,
     }
-    certify(name, checks, method)
+    run_checks(name, checks, method)
     declared = "None" if method.solves is None else f'"{method.solves}"'
     return f"{name} passes {len(checks)} checks: {', '.join(checks)} ({declared})."
 
@@ -91,36 +91,36 @@ class QP(NamedTuple):
 
         return Sample(at)
 
-    def draw(self, method: Method, scale: float = 1.0) -> Draw:
+    def draw(self, method: _Method, scale: float = 1.0) -> Draw:
         samples = [self.sample(evaluates, scale) for evaluates in method.evaluates]
         return Draw.of(
-            *samples, weight=torch.tensor(2.0, dtype=F64), uniform=torch.tensor(0.3, dtype=F64)
+            *samples, weight=torch.tensor(2.0, dtype=_F64), uniform=torch.tensor(0.3, dtype=_F64)
         )
 
 
-SOLUTION = torch.tensor([0.5, -1.0, 0.25, 0.8], dtype=F64)
-MULTIPLIERS = torch.tensor([1.0, 0.5, 0.0], dtype=F64)
-ROWS = torch.tensor([[0.6, 0.8, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.6]], dtype=F64)
+SOLUTION = torch.tensor([0.5, -1.0, 0.25, 0.8], dtype=_F64)
+MULTIPLIERS = torch.tensor([1.0, 0.5, 0.0], dtype=_F64)
+_ROWS = torch.tensor([[0.6, 0.8, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.6]], dtype=_F64)
 BINDING = QP(
-    SOLUTION + ROWS.T @ MULTIPLIERS,
-    ROWS,
-    ROWS @ SOLUTION + torch.tensor([0.0, 0.0, 1.0], dtype=F64),
+    SOLUTION + _ROWS.T @ MULTIPLIERS,
+    _ROWS,
+    _ROWS @ SOLUTION + torch.tensor([0.0, 0.0, 1.0], dtype=_F64),
 )
 # no constraint is active: the minimizer of f solves it
-INSIDE = BINDING._replace(b=ROWS @ BINDING.a + 1.0)
+INSIDE = BINDING._replace(b=_ROWS @ BINDING.a + 1.0)
 # The first constraint is an equality, met from below: its multiplier is -1.
-MULTIPLIERS_EQUAL = torch.tensor([-1.0, 0.5, 0.0], dtype=F64)
+MULTIPLIERS_EQUAL = torch.tensor([-1.0, 0.5, 0.0], dtype=_F64)
 EQUAL = BINDING._replace(
-    a=SOLUTION + ROWS.T @ MULTIPLIERS_EQUAL, equality=torch.tensor([True, False, False])
+    a=SOLUTION + _ROWS.T @ MULTIPLIERS_EQUAL, equality=torch.tensor([True, False, False])
 )
-START = torch.zeros(4, dtype=F64)
+_START = torch.zeros(4, dtype=_F64)
 
 
-def _begin(method: Method, qp: QP, x: Tensor) -> Any:
+def _begin(method: _Method, qp: QP, x: Tensor) -> Any:
     return method.init(x, len(qp.b), qp.sample()(x), qp.equality)
 
 
-def _path(method: Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tensor, Any]]:
+def _path(method: _Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tensor, Any]]:
     """Points and states after every step of a loop."""
     state, draw = _begin(method, qp, x), qp.draw(method)
     for _ in range(steps):
@@ -132,7 +132,7 @@ def _path(method: Method, qp: QP, x: Tensor, steps: int) -> Iterator[tuple[Tenso
 # The contract, step by step -----------------------------------------------------------------------
 
 
-def _declarations(method: Method) -> None:
+def _declarations(method: _Method) -> None:
     """What is declared, the arguments of its functions, and what a first step returns."""
     try:
         check_contract(method, "check_algorithm")
@@ -140,10 +140,10 @@ def _declarations(method: Method) -> None:
         raise FailedCheck(str(error)) from None
 
 
-def _shapes(method: Method) -> None:
+def _shapes(method: _Method) -> None:
     """Shapes and precision are those of the point, and nothing undeclared is read."""
-    for dtype in (torch.float32, F64):
-        x = START.to(dtype)
+    for dtype in (torch.float32, _F64):
+        x = _START.to(dtype)
         state = _begin(method, BINDING, x)
         for _ in range(3):
             d, after = method.update(x, state, BINDING.draw(method))
@@ -181,17 +181,17 @@ def _shapes(method: Method) -> None:
             x, state = x + d, after
 
 
-def _rows(method: Method) -> None:
+def _rows(method: _Method) -> None:
     """A multiplier method that declares `row_wise` treats each constraint as if it were alone."""
     if not isinstance(method, MultiplierMethod) or not method.row_wise:
         return
     m, generator = 5, torch.Generator().manual_seed(0)
-    start = torch.randn(m, dtype=F64, generator=generator)
+    start = torch.randn(m, dtype=_F64, generator=generator)
     equality = None if _refuses_equality(method) else torch.arange(m) == 1
-    state = method.start(START.new_zeros(()), m, equality, start)
+    state = method.start(_START.new_zeros(()), m, equality, start)
     alone = [
         method.start(
-            START.new_zeros(()),
+            _START.new_zeros(()),
             1,
             None if equality is None else equality[i : i + 1],
             start[i : i + 1],
@@ -199,10 +199,10 @@ def _rows(method: Method) -> None:
         for i in range(m)
     ]
     # small errors: sizes at which rows do not yet pull together
-    far = torch.full((m,), 10.0, dtype=F64)
+    far = torch.full((m,), 10.0, dtype=_F64)
     sizes, size = ({"sizes": Sizes(s, s)} if method.measures else {} for s in (far, far[:1]))
     for _ in range(8):
-        values = torch.randn(method.draws, m, dtype=F64, generator=generator)
+        values = torch.randn(method.draws, m, dtype=_F64, generator=generator)
         w, state = method.step(state, *values, **sizes)
         for i in range(m):
             w_alone, alone[i] = method.step(alone[i], *values[:, i : i + 1], **size)
@@ -215,18 +215,18 @@ def _rows(method: Method) -> None:
 
 def _refuses_equality(method: MultiplierMethod[Any]) -> bool:
     try:
-        method.start(START, 1, torch.tensor([True]))
+        method.start(_START, 1, torch.tensor([True]))
     except ValueError:
         return True
     return False
 
 
-def _purity(method: Method) -> None:
+def _purity(method: _Method) -> None:
     """Two interleaved loops equal each loop alone, and no input is changed."""
     remedy = (
         "update may read its arguments and the settings only; put what it remembers into the state"
     )
-    x, state, draw = START, _begin(method, BINDING, START), BINDING.draw(method)
+    x, state, draw = _START, _begin(method, BINDING, _START), BINDING.draw(method)
     before = [leaf.clone() for leaf in tree_leaves((x, state))]
     twice = []
     for seed in (1, 2):
@@ -235,7 +235,7 @@ def _purity(method: Method) -> None:
             twice.append(method.update(x, state, draw))
     expect(_same(before, (x, state)), "update changes x or the state in place")
     expect(_same(*twice), f"the same arguments give two different steps; {remedy}")
-    starts = (START, BINDING.a + 1)
+    starts = (_START, BINDING.a + 1)
     alone = [list(_path(method, BINDING, start, 6)) for start in starts]
     together = zip(*(_path(method, BINDING, start, 6) for start in starts), strict=True)
     for k, both in enumerate(together):
@@ -249,11 +249,11 @@ def _same(a: Any, b: Any) -> bool:
     return all(torch.equal(u, v) for u, v in zip(tree_leaves(a), tree_leaves(b), strict=True))
 
 
-def _vmap(method: Method) -> None:
-    """Over points and the first of the hyper-parameters."""
-    points = START + torch.linspace(-1, 1, 12, dtype=F64).reshape(3, 4)
-    name, value = next(iter(numbers(method).items()), ("", 0.0))
-    values = value * torch.linspace(0.5, 1.5, 3, dtype=F64)
+def _vmap(method: _Method) -> None:
+    """Check vmap over points and the first of the hyper-parameters."""
+    points = _START + torch.linspace(-1, 1, 12, dtype=_F64).reshape(3, 4)
+    name, value = next(iter(float_settings(method).items()), ("", 0.0))
+    values = value * torch.linspace(0.5, 1.5, 3, dtype=_F64)
 
     def step(point: Tensor, number: Any) -> tuple[Tensor, Any]:
         changed = with_hyperparams(method, {name: number}) if name else method
@@ -275,18 +275,18 @@ def _vmap(method: Method) -> None:
 # What a user's learning rate replaces -------------------------------------------------------------
 
 
-def _first_step(method: Method, scale: float = 1.0) -> tuple[Tensor, float]:
+def _first_step(method: _Method, scale: float = 1.0) -> tuple[Tensor, float]:
     """d and primal_step where no constraint is active."""
-    state = _begin(method, INSIDE, START)
+    state = _begin(method, INSIDE, _START)
     step = float(method.primal_step(state))
-    return method.update(START, state, INSIDE.draw(method, scale))[0], step
+    return method.update(_START, state, INSIDE.draw(method, scale))[0], step
 
 
-def _primal_step(method: Method) -> None:
+def _primal_step(method: _Method) -> None:
     """`.grad` receives d / -primal_step, which must have the size of a gradient whatever the step
     is."""
     d, step = _first_step(method)
-    gradient = START - INSIDE.a
+    gradient = _START - INSIDE.a
     expect(
         step > 0 and float(d @ gradient) < 0,
         f"at the start, where no constraint is active, primal_step is {step:.3g} and the step's"
@@ -295,11 +295,11 @@ def _primal_step(method: Method) -> None:
     # in f: an adaptive step (Polyak's) is not
     linear = close(_first_step(method, 2.0)[0], 2 * d, 1e-6)
     sizes = {float(d.norm()) / step}
-    for name, value in numbers(method).items():
-        other, other_step = _first_step(with_hyperparams(method, {name: value * SCALE}))
+    for name, value in float_settings(method).items():
+        other, other_step = _first_step(with_hyperparams(method, {name: value * _SCALE}))
         scaled, followed = (
-            close(other, SCALE * d, 1e-6),
-            abs(other_step - SCALE * step) <= 1e-6 * step,
+            close(other, _SCALE * d, 1e-6),
+            abs(other_step - _SCALE * step) <= 1e-6 * step,
         )
         expect(
             followed or not scaled or not linear,
@@ -322,7 +322,11 @@ def _primal_step(method: Method) -> None:
 
 
 def _reaches(
-    method: Method, qp: QP, x: Tensor, solved: Callable[[Tensor, Tensor | None], bool], failure: str
+    method: _Method,
+    qp: QP,
+    x: Tensor,
+    solved: Callable[[Tensor, Tensor | None], bool],
+    failure: str,
 ) -> None:
     """Whether x and multipliers, averaged over the second half of 250, 500, ... steps, are the
     solution."""
@@ -348,13 +352,13 @@ def _reaches(
     )
 
 
-def _solves(method: Method) -> None:
+def _solves(method: _Method) -> None:
     """min 1/2 |x - a|^2 s.t. A x <= b: with constraints that do not bind, and with constraints that
     do."""
     a, solution = BINDING.a, SOLUTION
     near = NEAR * float((a - solution).norm())
     for start, failure in (
-        (START, "it does not reach the minimizer of f"),
+        (_START, "it does not reach the minimizer of f"),
         (a, "it has left the minimizer of f"),
     ):
         text = (
@@ -370,7 +374,7 @@ def _solves(method: Method) -> None:
         _reaches(
             method,
             BINDING,
-            START,
+            _START,
             lambda x, y: bool((x - solution).norm() < near) and _multiplied(y),
             text,
         )
@@ -379,16 +383,16 @@ def _solves(method: Method) -> None:
             "it minimizes no penalized objective: f's gradient must be balanced by violated"
             " constraints"
         )
-        _reaches(method, BINDING, START, lambda x, y: _penalized(BINDING, x), text)
+        _reaches(method, BINDING, _START, lambda x, y: _penalized(BINDING, x), text)
 
 
-def _equality(method: Method) -> None:
+def _equality(method: _Method) -> None:
     """The same with a constraint c = 0 that is met from below, by every method that does not refuse
     it in `init`."""
     if method.solves is None:
         return
     try:
-        _begin(method, EQUAL, START)
+        _begin(method, EQUAL, _START)
     except ValueError:
         return
     near = NEAR * float((EQUAL.a - SOLUTION).norm())
@@ -399,13 +403,13 @@ def _equality(method: Method) -> None:
         _reaches(
             method,
             EQUAL,
-            START,
+            _START,
             lambda x, y: bool((x - SOLUTION).norm() < near) and _multiplied(y, expected),
             text,
         )
     else:
         text = f"it does not penalize c < 0 of a constraint c = 0{remedy}"
-        _reaches(method, EQUAL, START, lambda x, y: _penalized(EQUAL, x), text)
+        _reaches(method, EQUAL, _START, lambda x, y: _penalized(EQUAL, x), text)
 
 
 def _multiplied(y: Tensor | None, expected: Tensor = MULTIPLIERS) -> bool:
@@ -418,11 +422,11 @@ def _penalized(qp: QP, x: Tensor) -> bool:
 
     The weight of a violated c <= 0 is >= 0; that of c = 0 has either sign.
     """
-    c, worst = (violations(ROWS @ point - qp.b, qp.equality) for point in (x, qp.a))
-    w = torch.linalg.lstsq(ROWS.T, (qp.a - x)[:, None]).solution[:, 0]
+    c, worst = (violations(_ROWS @ point - qp.b, qp.equality) for point in (x, qp.a))
+    w = torch.linalg.lstsq(_ROWS.T, (qp.a - x)[:, None]).solution[:, 0]
     size = violations(w, qp.equality)
     balanced = (
-        (qp.a - x - ROWS.T @ w).norm() < NEAR
+        (qp.a - x - _ROWS.T @ w).norm() < NEAR
         and size.min() > -NEAR
         and w[c < -NEAR].abs().sum() < NEAR
     )

@@ -17,7 +17,7 @@ def expect(holds: bool, sentence: str) -> None:
         raise FailedCheck(sentence)
 
 
-def certify(name: str, checks: Mapping[str, Callable[..., None]], *args: Any) -> None:
+def run_checks(name: str, checks: Mapping[str, Callable[..., None]], *args: Any) -> None:
     """Call every check with what is given."""
     for title, check in checks.items():
         try:

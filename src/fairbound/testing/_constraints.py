@@ -17,9 +17,9 @@ from fairbound.constraints._batch import MiniBatch
 from fairbound.constraints._constraint import AnyConstraint, Constraint, FunctionConstraint
 from fairbound.constraints._constraint_set import ConstraintSet
 from fairbound.constraints._linear import SumsCounts
-from fairbound.testing._checks import certify, expect
+from fairbound.testing._checks import expect, run_checks
 
-F64 = torch.float64
+_F64 = torch.float64
 STEP = 1e-5  # of the finite differences, in double precision
 MOST_CELLS = 20  # that are made absent, one after the other
 
@@ -53,7 +53,7 @@ def check_constraint(constraint: AnyConstraint, batch: MiniBatch) -> str:
         checks["absent cells"] = _absent_cells
     checks["precision"] = _precision
     name = type(constraint).__name__
-    certify(name, checks, constraint, _cast(batch, F64))
+    run_checks(name, checks, constraint, _cast(batch, _F64))
     note = (
         ""
         if _vmaps(constraint, batch)
@@ -171,7 +171,7 @@ def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
     generator = torch.Generator().manual_seed(0)
     if isinstance(constraint, Constraint) and constraint.proxy:
         constraint = replace(constraint, proxy=False)  # the surrogate is what is differentiated
-    constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
+    constraints = ConstraintSet((constraint,)).to(batch.losses.device, _F64)
     at = [v.clone().requires_grad_() for v in _variables(batch)]
     mine = _with(batch, at)
     values, functions = (
@@ -181,7 +181,7 @@ def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
     layout = constraints.layout(mine)
     totals = constraints.sums_counts(values, functions, layout)
     means, differentiated = totals.means, [*values, *(value for value, _ in functions)]
-    directions = [torch.randn(v.shape, dtype=F64, generator=generator).to(v.device) for v in at]
+    directions = [torch.randn(v.shape, dtype=_F64, generator=generator).to(v.device) for v in at]
     ahead, behind = (
         constraint.evaluate(
             _with(
@@ -192,8 +192,8 @@ def _gradient(constraint: AnyConstraint, batch: MiniBatch) -> None:
     )
     slopes = (ahead - behind) / (2 * STEP)
     if constraint.m > 1:
-        w = torch.randn(constraint.m, dtype=F64, generator=generator).to(slopes.device)
-        rows = [*torch.eye(constraint.m, dtype=F64, device=slopes.device)[:10], w]
+        w = torch.randn(constraint.m, dtype=_F64, generator=generator).to(slopes.device)
+        rows = [*torch.eye(constraint.m, dtype=_F64, device=slopes.device)[:10], w]
     else:
         rows = [slopes.new_ones(1)]
     for w in rows:
@@ -239,8 +239,8 @@ def _chunks(constraint: AnyConstraint, batch: MiniBatch) -> None:
             " another one; omit mean",
         )
         return
-    constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
-    totals, added = _totals(constraints, batch), SumsCounts(torch.zeros(2, 1, dtype=F64))
+    constraints = ConstraintSet((constraint,)).to(batch.losses.device, _F64)
+    totals, added = _totals(constraints, batch), SumsCounts(torch.zeros(2, 1, dtype=_F64))
     for i in range(3):
         added = added.plus(_totals(constraints, _chosen(batch, torch.arange(i, size, 3))))
     expect(
@@ -271,7 +271,7 @@ def _absent_cells(constraint: AnyConstraint, batch: MiniBatch) -> None:
         f"its contrast's matrix is {tuple(entries.shape)}",
     )
     for k, rest in _without_cells(constraint, batch):
-        constraints = ConstraintSet((constraint,)).to(batch.losses.device, F64)
+        constraints = ConstraintSet((constraint,)).to(batch.losses.device, _F64)
         counts = _totals(constraints, rest).counts[1:]
         c = constraint.evaluate(rest)
         needs = ((entries != 0) & (counts == 0).cpu()).any(1).to(c.device)
@@ -307,7 +307,7 @@ def _vmaps(constraint: AnyConstraint, batch: MiniBatch) -> bool:
     """Whether a function can be evaluated for many runs at once; our own code can."""
     if isinstance(constraint, Constraint):
         return True
-    at = _variables(_cast(batch, F64))
+    at = _variables(_cast(batch, _F64))
     try:
         torch.func.vmap(lambda *v: constraint.evaluate(_with(batch, list(v))))(
             *(torch.stack([v, v]) for v in at)

@@ -17,12 +17,12 @@ from fairbound.integrations.torch._constrained import Constrained
 from fairbound.testing._checks import close, expect
 from fairbound.training._contract import trial_step
 from fairbound.training._functional import make_functional
-from fairbound.training._hyperparams import numbers, with_hyperparams
+from fairbound.training._hyperparams import float_settings, with_hyperparams
 from fairbound.training._problem import Problem
 from fairbound.training._runner import run
 
-F64 = torch.float64
-Method = Algorithm[Any]
+_F64 = torch.float64
+_Method = Algorithm[Any]
 
 
 def _model() -> nn.Module:
@@ -35,10 +35,10 @@ def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return 0.5 * (outputs - labels).square()
 
 
-BOUND = 0.05
+_BOUND = 0.05
 
 
-def _updated(method: Method, x: Tensor, state: Any, draw: Draw, k: int) -> tuple[Tensor, Any]:
+def _updated(method: _Method, x: Tensor, state: Any, draw: Draw, k: int) -> tuple[Tensor, Any]:
     """The update of step k, with the measurements that drivers make then."""
     return (
         method.update(x, state, draw, probe=is_probe(k, 2))
@@ -51,20 +51,20 @@ def _training() -> tuple[Problem, Sampler, Tensor]:
     """Least squares on two groups whose losses may differ by at most BOUND."""
     generator = torch.Generator().manual_seed(0)
     groups = (torch.arange(60) % 3 == 0).long()
-    X = torch.randn(60, 3, dtype=F64, generator=generator)
+    X = torch.randn(60, 3, dtype=_F64, generator=generator)
     y = 0.3 * (
-        X.sum(1) * (1 - 2.0 * groups) + 0.5 * torch.randn(60, dtype=F64, generator=generator)
+        X.sum(1) * (1 - 2.0 * groups) + 0.5 * torch.randn(60, dtype=_F64, generator=generator)
     )
-    constraint = pairwise_loss_parity(2, bound=BOUND).bind(groups)
+    constraint = pairwise_loss_parity(2, bound=_BOUND).bind(groups)
     forward, x = make_functional(_model())
     problem = Problem(forward, _loss, constraint, Dataset(X, y, {"group": groups}))
     return problem, Sampler(Split.all_train(60), constraint.cells, BatchSpec(8, 4)), x
 
 
-def check_run(method: Method, steps: int = 25) -> None:
+def check_run(method: _Method, steps: int = 25) -> None:
     """`run` equals a custom loop over the same draws, and a run of a stack equals the run alone."""
     problem, sampler, x0 = _training()
-    name, value = next(iter(numbers(method).items()), ("", 0.0))
+    name, value = next(iter(float_settings(method).items()), ("", 0.0))
     other = with_hyperparams(method, {name: 0.7 * value}) if name else method
     samplers = sampler.seeded(3, 4)
     stacked = run(
@@ -93,10 +93,10 @@ def check_run(method: Method, steps: int = 25) -> None:
 class Loop:
     """A training loop with `Constrained`, and beside it the same steps by `update`."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: _Method) -> None:
         self.method, self.model = method, _model()
         self.problem, _, self.x = _training()
-        self.fair = Constrained(self.model, pairwise_loss_parity(2, bound=BOUND), method)
+        self.fair = Constrained(self.model, pairwise_loss_parity(2, bound=_BOUND), method)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
         self.generator = torch.Generator().manual_seed(1)
         self.state: Any = None
@@ -128,7 +128,7 @@ class Loop:
             f, a, b = (
                 _loss(self.problem.forward(x, data.X[rows]), data.y[rows]).mean() for rows in chosen
             )
-            return f, torch.stack([a - b, b - a]) - BOUND
+            return f, torch.stack([a - b, b - a]) - _BOUND
 
         return Sample.of(values)
 
@@ -148,7 +148,7 @@ class Loop:
         self.optimizer.zero_grad()
         self.fair.backward_closure(evaluate)
         self.optimizer.step()
-        weight, samples = torch.ones((), dtype=F64), [self.sample(examples) for examples in drawn]
+        weight, samples = torch.ones((), dtype=_F64), [self.sample(examples) for examples in drawn]
         if probs is not None:
             weight = weight / probs[(len(drawn[1]) // len(drawn[0])).bit_length() - 2]
             samples += [self.sample(drawn[1], first, 2) for first in (0, 1)]
@@ -161,9 +161,9 @@ class Loop:
         return torch.cat([p.detach().flatten() for p in self.model.parameters()])
 
 
-def check_constrained(method: Method) -> None:
-    """In a loop under SGD, whose rate is primal_step, the model's parameters are the method's
-    iterates."""
+def check_constrained(method: _Method) -> None:
+    """Check that in a loop under SGD, whose rate is primal_step, the model's parameters are the
+    method's iterates."""
     if trial_step(method).several_points:
         return  # a loop refuses it
     loop = Loop(method)
@@ -179,14 +179,14 @@ def check_constrained(method: Method) -> None:
             " evaluates",
         )
     y = method.multipliers(loop.state)
-    multipliers = torch.tensor([*loop.fair.multipliers.values()], dtype=F64)
+    multipliers = torch.tensor([*loop.fair.multipliers.values()], dtype=_F64)
     expect(
         close(multipliers, multipliers[:0] if y is None else y),
         "Constrained has other multipliers than update",
     )
 
 
-def check_resume(method: Method) -> None:
+def check_resume(method: _Method) -> None:
     """A loop that is saved and loaded halfway continues as if it had not stopped."""
     if trial_step(method).several_points:
         return
@@ -195,7 +195,7 @@ def check_resume(method: Method) -> None:
         uninterrupted.step()
         if k < 4:
             halfway.step()
-    fair = Constrained(halfway.model, pairwise_loss_parity(2, bound=BOUND), method)
+    fair = Constrained(halfway.model, pairwise_loss_parity(2, bound=_BOUND), method)
     fair.load_state_dict(halfway.fair.state_dict())
     halfway.fair = fair
     for _ in range(4):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-EVERY_S = 60.0  # a kill costs this, and what it takes to start again
+_EVERY_S = 60.0  # a kill costs this, and what it takes to start again
 
 
 class Checkpoint:
@@ -32,7 +32,7 @@ class Checkpoint:
         path: Path,
         measured: Callable[[], Any],
         restore: Callable[[Any], None],
-        every_s: float = EVERY_S,
+        every_s: float = _EVERY_S,
     ) -> None:
         self.path, self.measured, self.restore, self.every_s = path, measured, restore, every_s
         self.last = monotonic()

@@ -16,14 +16,16 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-log = logging.getLogger("fairbound")
+_log = logging.getLogger("fairbound")
 
 # steps from which compiling pays: it takes 5 to 15 s and saves 5 to 20 ms a step (9-64-32-1 net)
 LONG = 2_000
 LONG_WITH_RANDOM_SIZES = 300  # it takes 20 to 40 s and saves 100 ms a step
 
 
-def decide(requested: bool | None, steps: int, random_sizes: bool = False) -> tuple[bool, str]:
+def choose_compilation(
+    requested: bool | None, steps: int, random_sizes: bool = False
+) -> tuple[bool, str]:
     """Whether to compile, and one line that says so."""
     long = LONG_WITH_RANDOM_SIZES if random_sizes else LONG
     if requested is False:
@@ -35,11 +37,11 @@ def decide(requested: bool | None, steps: int, random_sizes: bool = False) -> tu
         or shutil.which("cl")
     ):
         note = "not compiled: no C++ compiler was found (install g++ for runs several times faster)"
-        log.log(logging.WARNING if requested or steps >= long else logging.INFO, note)
+        _log.log(logging.WARNING if requested or steps >= long else logging.INFO, note)
         return False, note
     if requested is None and steps < long:
         note = f"not compiled: {steps} steps are too few to pay for it (compile=True forces it)"
-        log.info(note)
+        _log.info(note)
         return False, note
     return True, "compiled"
 
@@ -100,7 +102,7 @@ class Compiler:
                     f"not compiled: inductor failed ({type(error).__name__}); compile=True"
                     " shows why"
                 )
-                log.warning(self.failure)
+                _log.warning(self.failure)
                 return function
         return known[full_key]
 

@@ -34,13 +34,13 @@ def structure(settings: Any) -> Hashable:
     return tuple(entries)
 
 
-def numbers(settings: Any, prefix: str = "") -> dict[str, float]:
+def float_settings(settings: Any, prefix: str = "") -> dict[str, float]:
     """The float fields that may differ within a stack, by their dotted name."""
     floats: dict[str, float] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
-            floats |= numbers(value, f"{prefix}{field.name}.")
+            floats |= float_settings(value, f"{prefix}{field.name}.")
         elif isinstance(value, float):
             floats[prefix + field.name] = value
     return floats
@@ -54,7 +54,7 @@ def stack_hyperparams(
     A compiled step takes all of them as inputs: a number left in the code would mean another
     compilation for another value.
     """
-    tables = [numbers(settings) for settings in methods]
+    tables = [float_settings(settings) for settings in methods]
     return {
         name: torch.tensor([table[name] for table in tables], dtype=like.dtype, device=like.device)
         for name in tables[0]

@@ -25,7 +25,7 @@ from fairbound.training._compile import Compiler
 from fairbound.training._problem import Problem
 
 # evaluated at once: enough to hide the overhead of a call, few enough for the cache of a core
-EXAMPLES_AT_ONCE = 3_072
+_EXAMPLES_AT_ONCE = 3_072
 JACOBIAN_BYTES_AT_ONCE = 1 << 20  # of their Jacobians, for the same reason
 UNITS = (1, 4, 16)  # chunks of a unit
 
@@ -70,7 +70,7 @@ class MultilevelTables:
         examples = unit * (
             self.stack.specs[0].objective + self.stack.cells * self.stack.specs[0].cell
         )
-        return max(1, min(EXAMPLES_AT_ONCE // examples, JACOBIAN_BYTES_AT_ONCE // self.bytes))
+        return max(1, min(_EXAMPLES_AT_ONCE // examples, JACOBIAN_BYTES_AT_ONCE // self.bytes))
 
     def evaluate(self, x: Tensor, step: int, level: Tensor) -> Tables:
         """Tables for the points x (R, n) and the levels (R,) of this step."""

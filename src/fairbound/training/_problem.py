@@ -99,7 +99,7 @@ class Problem:
         }
 
     def layout(self, parts: Gathered) -> BlockedLayout:
-        """Where the examples of gathered tensors count."""
+        """Layout that says where the examples of gathered tensors count."""
         objective = parts["f"]["labels"].shape[0] if "f" in parts else 0
         cell = parts["c"]["labels"].shape[1] if "c" in parts else 0
         return BlockedLayout(self.constraints.terms if "c" in parts else (), objective, cell)

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairbound.core import Algorithm, MultiplierMethod, Primal
 from fairbound.data._samplers import Sampler
 from fairbound.training._checkpoint import Checkpoint
-from fairbound.training._compile import decide
+from fairbound.training._compile import choose_compilation
 from fairbound.training._contract import check_contract
 from fairbound.training._hyperparams import structure
 from fairbound.training._problem import Problem
@@ -213,7 +213,7 @@ def run(
 
     compiled, note = False, "not compiled: this model runs one by one"
     if problem.vectorizes:
-        compiled, note = decide(
+        compiled, note = choose_compilation(
             compile, steps, any(method.batch_size_probs is not None for method in methods)
         )
     settings = [MethodAndPrimal(*pair) for pair in zip(methods, primals, strict=True)]

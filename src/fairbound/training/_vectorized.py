@@ -19,7 +19,11 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_structure, tree_unflatten
 
 from fairbound._utils.measuring import is_probe
-from fairbound.algorithms._diagnostics import recorded, signs_of_divergence, signs_of_infeasibility
+from fairbound.algorithms._diagnostics import (
+    monitor_record,
+    signs_of_divergence,
+    signs_of_infeasibility,
+)
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Primal, Sample
 from fairbound.data._samplers import START, Sampler, SamplerStack
 from fairbound.training._checkpoint import Checkpoint
@@ -30,9 +34,9 @@ from fairbound.training._multilevel import MultilevelTables
 from fairbound.training._problem import Problem
 from fairbound.training._records import FinalState, Mean, Record
 
-log = logging.getLogger("fairbound")
+_log = logging.getLogger("fairbound")
 
-BLOCK_BYTES = 32 << 20  # memory for the examples of one block of steps
+_BLOCK_BYTES = 32 << 20  # memory for the examples of one block of steps
 GPU_BLOCK_BYTES = 2 << 30  # the same on a GPU, where drawing a block is mostly launching
 MONITORED = 100  # how often a run records its monitors for the diagnosis
 
@@ -219,7 +223,7 @@ class VectorizedRuns:
             worst = int(c.amax(-1).argmax())
             sentence = start_warning(self.algorithm, f"run {self.runs[worst]}", c[worst])
             if sentence is not None:
-                log.warning(sentence)
+                _log.warning(sentence)
         # Values that vmap shares between runs become their own, with plain strides: others would
         # mean a second compilation.
         return tree_map(lambda leaf: leaf.new_empty(leaf.shape).copy_(leaf), state)
@@ -260,7 +264,7 @@ class VectorizedRuns:
     def _block_size(self) -> int:
         example_bytes = self.problem.data.X[0].numel() * self.problem.data.X.element_size() + 64
         per_step = len(self.runs) * self.stack.column.numel() * example_bytes
-        budget = GPU_BLOCK_BYTES if self.x.is_cuda else BLOCK_BYTES
+        budget = GPU_BLOCK_BYTES if self.x.is_cuda else _BLOCK_BYTES
         return max(1, min(512, budget // per_step))
 
     # What the runs show ---------------------------------------------------------------------------
@@ -344,7 +348,7 @@ class VectorizedRuns:
     def _diagnosed(self) -> dict[str, Tensor]:
         f, c = self.read.get("f"), self.read.get("c")
         equality = self.problem.constraints.equality
-        record = recorded(self._monitors(), self.y, f, c, equality)
+        record = monitor_record(self._monitors(), self.y, f, c, equality)
         # a CUDA graph writes over what it returned
         return {name: values.clone() for name, values in record.items()}
 
@@ -371,7 +375,7 @@ class VectorizedRuns:
         shown = {name: torch.stack([entry[name] for entry in history]) for name in history[0]}
         monitors, skipped = self._monitors(), self.skipped.long()
         if skipped.any():
-            log.warning(
+            _log.warning(
                 f"{type(self.algorithm).__name__}: {int((skipped > 0).sum())} of {len(self.runs)}"
                 f" runs skipped steps that were not finite (up to {int(skipped.max())}, run"
                 f" {self.runs[int(skipped.argmax())]}); its steps may be too long"

@@ -14,7 +14,7 @@ from fairbound import constraints
 from fairbound.auditing import verdict
 from fairbound.constraints._constraint import Constraint
 from fairbound.integrations.sklearn._certification import certify, judge
-from fairbound.integrations.sklearn._corrections import Correction, Scores, no_correction
+from fairbound.integrations.sklearn._corrections import Correction, ScoredExamples, no_correction
 
 PARITY = replace(constraints.demographic_parity(["A", "B"], bound=0.1), by="group")
 LOSSES = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), by="group")
@@ -22,9 +22,9 @@ LOSSES = replace(constraints.pairwise_loss_parity(["A", "B"], bound=0.1), by="gr
 
 def scores(
     logits: NDArray[np.float64], groups: NDArray[np.int64], labels: NDArray[np.int64] | None = None
-) -> Scores:
+) -> ScoredExamples:
     labels = np.zeros(len(logits), dtype=np.int64) if labels is None else labels
-    return Scores(
+    return ScoredExamples(
         torch.from_numpy(logits),
         (),
         torch.from_numpy(labels),
@@ -33,7 +33,9 @@ def scores(
     )
 
 
-def model(rate_of_a: float, rate_of_b: float, examples: int = 2000) -> tuple[Correction, Scores]:
+def model(
+    rate_of_a: float, rate_of_b: float, examples: int = 2000
+) -> tuple[Correction, ScoredExamples]:
     """Decisions with these rates."""
     groups = np.arange(examples) % 2
     place = np.arange(examples) // 2 / (examples / 2)
@@ -97,7 +99,7 @@ def test_the_judged_model_is_the_corrected_one() -> None:
 
 def redrawn(
     constraint: Constraint, gaps: Sequence[float], seed: int
-) -> list[tuple[Correction, Scores]]:
+) -> list[tuple[Correction, ScoredExamples]]:
     """A sequence of fixed models on a new sample: the true gaps between A and B are known.
 
     The standard error of a gap is about .03, for losses too: at .056, of 900 losses, B - A would

@@ -20,7 +20,7 @@ from fairbound.integrations.sklearn import _corrections as corrections
 from fairbound.integrations.sklearn._corrections import (
     CellMeans,
     Correction,
-    Scores,
+    ScoredExamples,
     fit_correction,
     no_correction,
 )
@@ -41,12 +41,15 @@ def cells_are_not_shrunk(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr(corrections, "MIN_SPREAD", 1e6)
 
 
-def value(correction: Correction, scores: Scores) -> Any:
+def value(correction: Correction, scores: ScoredExamples) -> Any:
     return corrections.evaluate(correction, CellMeans(correction.constraints, scores))
 
 
 def fitted(
-    own: tuple[Constraint, ...], scores: Scores, margin: Any = None, start: Correction | None = None
+    own: tuple[Constraint, ...],
+    scores: ScoredExamples,
+    margin: Any = None,
+    start: Correction | None = None,
 ) -> Any:
     m = sum(constraint.m for constraint in own)
     return fit_correction(
@@ -62,14 +65,16 @@ def sigmoid(z: Any) -> Array:
     return 1 / (1 + np.exp(-np.asarray(z, dtype=float)))
 
 
-def random_scores(n: int = 60, classes: int = 2, seed: int = 0, weighted: bool = False) -> Scores:
+def random_scores(
+    n: int = 60, classes: int = 2, seed: int = 0, weighted: bool = False
+) -> ScoredExamples:
     """Three groups, all in each label."""
     rng = np.random.default_rng(seed)
     logits = 2 * rng.standard_normal(n if classes == 2 else (n, classes))
     groups = np.arange(n) % 3
     labels = rng.integers(0, classes, n)
     weight = tensor(rng.lognormal(size=n)) if weighted else None
-    return Scores(
+    return ScoredExamples(
         tensor(logits), (), torch.from_numpy(labels), {"group": torch.from_numpy(groups)}, weight
     )
 
@@ -298,7 +303,7 @@ class Discrete:
         """What a rule may use: x, or x and the group."""
         return 2 * self.x + self.g if self.group_at_prediction else self.x
 
-    def scores(self, notion: str) -> Scores:
+    def scores(self, notion: str) -> ScoredExamples:
         """The true probabilities of label and cells."""
         positive, total = self.counts[:, :, 1], self.counts.sum(2)
         n = total.sum()
@@ -310,7 +315,7 @@ class Discrete:
             of_x = (cell / total.sum(1, keepdims=True))[self.x]
         ratios = of_x / (cell.sum(0) / n)
         groups = {"group": torch.from_numpy(self.g)}
-        return Scores(
+        return ScoredExamples(
             tensor(np.log(p / (1 - p))[self.x]),
             (tensor(ratios),),
             torch.from_numpy(self.y),
@@ -389,7 +394,7 @@ def test_a_loss_gap_is_closed_by_flattening_alone() -> None:
         0.3 * np.exp(-(x**2) / 2) / (0.3 * np.exp(-(x**2) / 2) + 0.7 * np.exp(-((x - 2) ** 2) / 2))
     )
     ratios = tensor(np.stack([(1 - p_b) / 0.7, p_b / 0.3], 1))
-    scores = Scores(
+    scores = ScoredExamples(
         tensor(2 * x), (ratios,), torch.from_numpy(y), {"group": torch.from_numpy(g)}, None
     )
     own = (by_group(constraints.pairwise_loss_parity(["A", "B"], bound=0.05)),)
@@ -430,7 +435,7 @@ def test_means_of_small_cells_are_shrunk_toward_everybody() -> None:
             for k, share in zip(n, (0.5, 0.3, 1), strict=True)
         ]
     )
-    scores = Scores(
+    scores = ScoredExamples(
         tensor(z), (), torch.zeros(len(g), dtype=torch.int64), {"group": torch.from_numpy(g)}, None
     )
     rate = (z > 0).mean()
@@ -469,7 +474,9 @@ def test_cells_of_a_label_are_shrunk_toward_that_label() -> None:
     rng = np.random.default_rng(0)
     g, y = np.repeat([0, 1], [300, 8]), rng.integers(0, 2, 308)
     z = rng.standard_normal(308) + y
-    scores = Scores(tensor(z), (), torch.from_numpy(y), {"group": torch.from_numpy(g)}, None)
+    scores = ScoredExamples(
+        tensor(z), (), torch.from_numpy(y), {"group": torch.from_numpy(g)}, None
+    )
     means = CellMeans((by_group(constraints.equal_opportunity(["A", "B"], bound=0.1)),), scores)
     positive = (z > 0)[y == 1]
     own = [positive[g[y == 1] == k].mean() for k in (0, 1)]
@@ -488,7 +495,9 @@ def test_a_gap_that_no_rule_can_close_has_its_price(means: str) -> None:
     g[np.argsort(z)[:3]] = 2
     y = (rng.random(2000) < sigmoid(z)).astype(int)
     ratios = (tensor(np.ones((2000, 3))),)  # the group is not predictable
-    scores = Scores(tensor(z), ratios, torch.from_numpy(y), {"group": torch.from_numpy(g)}, None)
+    scores = ScoredExamples(
+        tensor(z), ratios, torch.from_numpy(y), {"group": torch.from_numpy(g)}, None
+    )
     own = (by_group(constraints.demographic_parity(NAMES, bound=0.05)),)
     before, after = value(no_correction(own), scores), value(fitted(own, scores), scores)
     assert (

@@ -10,7 +10,7 @@ import torch
 
 from fairbound import constraints
 from fairbound.constraints._constraint import Constraint
-from fairbound.integrations.sklearn._corrections import CellMeans, Scores
+from fairbound.integrations.sklearn._corrections import CellMeans, ScoredExamples
 from fairbound.integrations.sklearn._cross_fitting import CrossFitted
 from fairbound.integrations.sklearn._membership import fit_membership, probabilities
 
@@ -25,7 +25,9 @@ ALL = replace(constraints.minimum_rate(0.5, label=1), by="race")
 def means(*own: Constraint) -> CellMeans:
     """Of six examples that all have one decision, so that nothing is uncertain, and nothing is
     shrunk."""
-    return CellMeans(own, Scores(torch.ones(6).double(), (), LABELS, {"race": GROUPS}, None))
+    return CellMeans(
+        own, ScoredExamples(torch.ones(6).double(), (), LABELS, {"race": GROUPS}, None)
+    )
 
 
 def models(seen: list[tuple[np.ndarray, int]]):  # type: ignore[no-untyped-def]

@@ -15,7 +15,7 @@ from two_groups import make_data, make_shifted, postprocessor, small
 
 from fairbound import audit, constraints
 from fairbound.auditing._verdicts import table_line
-from fairbound.integrations.sklearn._corrections import Correction, Scores
+from fairbound.integrations.sklearn._corrections import Correction, ScoredExamples
 from fairbound.integrations.sklearn._report import Predictions, _difference
 
 
@@ -149,7 +149,7 @@ def test_predictions_before_and_after() -> None:
     z, y, g = rng.standard_normal(200), rng.integers(0, 2, 200), rng.integers(0, 2, 200)
     weight = rng.random(200)
     ratios = torch.from_numpy(np.eye(2)[g] / np.bincount(g) * 200)
-    scores = Scores(
+    scores = ScoredExamples(
         torch.from_numpy(z),
         (ratios,),
         torch.from_numpy(y),

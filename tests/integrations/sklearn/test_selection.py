@@ -16,7 +16,7 @@ from fairbound.integrations.sklearn._corrections import (
     ConstraintRows,
     Correction,
     Evaluated,
-    Scores,
+    ScoredExamples,
     evaluate,
     no_correction,
 )
@@ -46,7 +46,7 @@ def double(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def unequal_scores(n: int = 600) -> Scores:
+def unequal_scores(n: int = 600) -> ScoredExamples:
     """More positive decisions in A, and a known probability of the group."""
     rng = np.random.default_rng(0)
     g = rng.integers(0, 2, n)
@@ -54,7 +54,7 @@ def unequal_scores(n: int = 600) -> Scores:
     y = (rng.random(n) < 1 / (1 + np.exp(-x))).astype(int)
     p_a = 1 / (1 + np.exp(-(1.2 * x - 0.72)))
     ratios = torch.from_numpy(np.stack([2 * p_a, 2 * (1 - p_a)], 1))
-    return Scores(
+    return ScoredExamples(
         torch.from_numpy(x), (ratios,), torch.from_numpy(y), {"group": torch.from_numpy(g)}, None
     )
 
@@ -66,7 +66,7 @@ def test_rows_of_the_constraints() -> None:
     assert rows.loss.tolist() == [False, False, True, True, False]
 
 
-def value(correction: Correction, scores: Scores) -> Evaluated:
+def value(correction: Correction, scores: ScoredExamples) -> Evaluated:
     return evaluate(correction, CellMeans(correction.constraints, scores))
 
 
@@ -107,7 +107,7 @@ def test_margins_of_a_small_cell_beside_a_large_one() -> None:
     rng = np.random.default_rng(0)
     g = np.repeat([0, 1, 2, 3], [3000, 150, 140, 30])
     z = rng.standard_normal(len(g))
-    scores = Scores(
+    scores = ScoredExamples(
         torch.from_numpy(z),
         (),
         torch.zeros(len(g), dtype=torch.int64),

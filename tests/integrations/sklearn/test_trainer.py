@@ -47,7 +47,7 @@ def test_losses() -> None:
 def test_a_network_never_trains_on_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other labels in fold 0 change the networks of folds 1 and 2 only; with one evaluation nothing
     is selected."""
-    monkeypatch.setattr(trainer, "EVALUATIONS", 1)
+    monkeypatch.setattr(trainer, "_EVALUATIONS", 1)
     examples, found = make_examples(), []
     flipped = examples._replace(
         target=torch.where(examples.fold == 0, 1 - examples.target, examples.target)
@@ -202,7 +202,7 @@ def test_weights_decay_and_biases_do_not(monkeypatch: pytest.MonkeyPatch) -> Non
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
 
-    monkeypatch.setattr(trainer, "EVALUATIONS", 1)
+    monkeypatch.setattr(trainer, "_EVALUATIONS", 1)
     network = ensemble()
     before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     train(network, make_examples(), FOLDS, **SETTINGS, backward=no_gradient)

@@ -159,7 +159,7 @@ def test_both_kinds_give_the_same(
     sparse: bool, together: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SSL-ALM on the parameters, some at once, and on flat vectors."""
-    monkeypatch.setattr(parameters, "AT_ONCE", at_once)
+    monkeypatch.setattr(parameters, "_AT_ONCE", at_once)
     inside = SSLALM(samples=1, tau=0.01, mu=0.5)
     (model, fair), (other, whole) = (
         trained(m, sparse, together) for m in (inside, WholeVectors(inside=inside))

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from . import box_qp, kappa_lp
-from .algebra import pick
+from .algebra import select
 from .operators import register
 
 __all__ = ["Direction", "ghost_direction"]
@@ -153,8 +153,8 @@ def _solve_ghost(
     rho: Tensor,
     lam: Tensor,
 ) -> tuple[Tensor, ...]:
-    """With the leading dimensions flattened to one and the small numbers in float64; dtypes as the
-    caller had them."""
+    """Solve with the leading dimensions flattened to one and the small numbers in float64; dtypes
+    as the caller had them."""
     lead = c.shape[:-1]
     flat = [x.reshape(-1, *x.shape[len(lead) :]) for x in (g, c, J, equality, tau, beta, rho, lam)]
     g_flat, c_flat, J_flat, equal, *numbers = flat
@@ -218,7 +218,7 @@ def _flat_ghost(
     results = [_unclipped(J, g, y, tau), y, known.violation, known.gap]
     if not bool(known.sure.all()):
         index = (~known.sure).nonzero().squeeze(-1)
-        solutions = _in_pieces(_finished, *pick(index, J, g, y, h, G, tau, beta))
+        solutions = _in_pieces(_finished, *select(index, J, g, y, h, G, tau, beta))
         pairs = zip(results, solutions, strict=True)
         results = [
             result.index_copy(0, index, solution.to(result.dtype)) for result, solution in pairs
@@ -266,7 +266,7 @@ def _kappa(c: Tensor, J: Tensor, G: Tensor, rho: Tensor, lam: Tensor) -> tuple[T
         return value, gap
     index = (~easy).nonzero().squeeze(-1)
     hard = _in_pieces(
-        lambda J, *rest: kappa_lp.solve(rest[0], J, *rest[1:]), *pick(index, J, c, G, rho, lam)
+        lambda J, *rest: kappa_lp.solve(rest[0], J, *rest[1:]), *select(index, J, c, G, rho, lam)
     )
     return value.index_copy(0, index, hard[0]), gap.index_copy(0, index, hard[2])
 
@@ -292,7 +292,7 @@ def _room(J: Tensor) -> int:
 
 
 def _finite(*parts: Tensor) -> Tensor | None:
-    """Which instances (B,) have only finite numbers; None if all.
+    """Mask (B,) of the instances with only finite numbers; None if all.
 
     A number of J or g that is not finite shows in JJ' and J g, since also 0 * inf is NaN: no pass
     over n is needed.

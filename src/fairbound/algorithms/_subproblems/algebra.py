@@ -21,7 +21,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(a.unsqueeze(-2), b.unsqueeze(-1)).flatten()
 
 
-def pick(index: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+def select(index: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Entries `index` of each tensor; without a copy when that is all of them."""
     if index.shape[0] == tensors[0].shape[0]:
         return tensors

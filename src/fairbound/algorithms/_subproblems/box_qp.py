@@ -19,14 +19,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .algebra import adjoint, dot, line_search, pick, times
+from .algebra import adjoint, dot, line_search, select, times
 from .interior import interior
 from .nnqp import nnqp
 
 # relative residual at which a solution is final; rounding of sums over n is of this size
 ACCEPT = 1e-13
 STALLED = 1e-11  # relative residual that is accepted when steps no longer improve it
-NOISE = 0.01  # weight of g/tau in the size of a residual
+_NOISE = 0.01  # weight of g/tau in the size of a residual
 NEWTON_STEPS = 40  # 2..6 are usual
 
 
@@ -87,7 +87,7 @@ def finished(y: Tensor, qp: BoxQP) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     bad = ~(at.error <= ACCEPT)
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)
-        at = point(at.y.index_copy(0, index, _hard(at.y[index], BoxQP(*pick(index, *qp)))), qp)
+        at = point(at.y.index_copy(0, index, _hard(at.y[index], BoxQP(*select(index, *qp)))), qp)
     return at.d, at.y, at.r.amax(-1).clamp_min_(0), -(at.y * at.r).sum(-1)
 
 
@@ -98,7 +98,7 @@ def _hard(y: Tensor, qp: BoxQP) -> Tensor:
     bad = error > STALLED
     if bool(bad.any()):
         index = bad.nonzero().squeeze(-1)
-        part = BoxQP(*pick(index, *qp))
+        part = BoxQP(*select(index, *qp))
         y_interior, error_interior = newton(
             interior(part.g, part.h, part.J, part.tau, part.beta)[1], part
         )
@@ -142,9 +142,9 @@ def newton(y: Tensor, qp: BoxQP, *, steps: int = NEWTON_STEPS) -> tuple[Tensor, 
     damping = torch.full_like(qp.tau, 1e-12)  # (B,) relative to the largest possible curvature
     since = torch.zeros_like(qp.tau)  # (B,) steps since the residual last fell clearly
     # Near a solution of the outer problem d is much smaller than g/tau, from which it comes by
-    # cancellation: then no residual can be below the rounding of g/tau, which weighs 1e-15 = NOISE
+    # cancellation: then no residual can be below the rounding of g/tau, which weighs 1e-15 = _NOISE
     # * ACCEPT.
-    noise = NOISE * torch.linalg.vector_norm(qp.g, dim=-1) / qp.tau  # (B,)
+    noise = _NOISE * torch.linalg.vector_norm(qp.g, dim=-1) / qp.tau  # (B,)
     for _ in range(steps):
         at = point(y, qp, noise)
         old = out_error[index]
@@ -161,8 +161,8 @@ def newton(y: Tensor, qp: BoxQP, *, steps: int = NEWTON_STEPS) -> tuple[Tensor, 
             keep = (~stop).nonzero().squeeze(-1)
             if keep.numel() == 0:
                 break
-            index, damping, since, noise = pick(keep, index, damping, since, noise)
-            at, qp = BoxPoint(*pick(keep, *at)), BoxQP(*pick(keep, *qp))
+            index, damping, since, noise = select(keep, index, damping, since, noise)
+            at, qp = BoxPoint(*select(keep, *at)), BoxQP(*select(keep, *qp))
         y, damping = _newton_step(at, qp, damping)
     return out, out_error
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-STEPS = 60  # 10..20 are usual
-FINAL = 1e-13  # relative gap plus relative infeasibility that ends the steps
+_STEPS = 60  # 10..20 are usual
+_FINAL = 1e-13  # relative gap plus relative infeasibility that ends the steps
 
 
 class _Inner(NamedTuple):
@@ -55,7 +55,7 @@ def interior(
     best_d, best_y = x.d, x.Z[:, 2 * n :]
     best = torch.full_like(beta, torch.inf)  # (B, 1, 1) relative gap plus relative infeasibility
     done = torch.zeros_like(best, dtype=torch.bool)
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         zl, zu, y = x.Z.split([n, n, m], 1)
         rp = torch.baddbmm(h, J, x.d, beta=-1)  # J d - h, infeasible by rp + s
         rd = torch.baddbmm(g, J.mT, y)  # g + J'y + tau d, infeasible by rd - zl + zu
@@ -68,7 +68,7 @@ def interior(
         better = (merit < best) & ~done
         best_d, best_y = torch.where(better, x.d, best_d), torch.where(better, y, best_y)
         # also where merit is NaN
-        done = done | ~(merit > FINAL) | ((best < 1e-9) & (merit > 0.5 * best))
+        done = done | ~(merit > _FINAL) | ((best < 1e-9) & (merit > 0.5 * best))
         if bool(done.all()):
             break
         best = torch.where(better, merit, best)

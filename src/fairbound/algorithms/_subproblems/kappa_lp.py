@@ -11,17 +11,17 @@ coordinates move a row far. Otherwise m = 1 is explicit, and the rest use the in
 import torch
 from torch import Tensor
 
-from .algebra import adjoint, pick, times
+from .algebra import adjoint, select, times
 from .box_qp import ACCEPT, BoxQP, newton, point
 from .interior import interior
 from .nnqp import nnqp
 
-FINAL = 1e-12  # gap, relative to |c|, at which t is final: kappa needs far less
+_FINAL = 1e-12  # gap, relative to |c|, at which t is final: kappa needs far less
 POLISH_STEPS = 10  # Newton steps of `_polish`: 2..6 or in vain
 
 
 def repaired(c: Tensor, G: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-    """Where t is 0 for sure, (B,), and what rounding leaves of it: without a pass over n.
+    """Mask (B,) of where t is 0 for sure, and what rounding leaves of it: without a pass over n.
 
     The shortest d with c + J d <= 0 is -J'y; its length bounds its coordinates, and J d = -G y.
     """
@@ -49,7 +49,7 @@ def solve(
     gap = t.clone()
     if not bool(easy.all()):
         index = (~easy).nonzero().squeeze(-1)
-        hard = _hard(*pick(index, c, J, rho))
+        hard = _hard(*select(index, c, J, rho))
         t, gap = t.index_copy(0, index, hard[0]), gap.index_copy(0, index, hard[1])
     return torch.lerp(worst, t, lam), t, gap
 
@@ -62,10 +62,10 @@ def _hard(c: Tensor, J: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         return sure, torch.zeros_like(rho)
     t, y, d = _interior_point(c, J, rho)
     dual = _lower_bound(y, c, J, rho)
-    rough = t - dual > FINAL * c.abs().amax(-1)
+    rough = t - dual > _FINAL * c.abs().amax(-1)
     if bool(rough.any()):
         index = rough.nonzero().squeeze(-1)
-        better = _polish(*pick(index, t, dual, d, y, c, J, rho))
+        better = _polish(*select(index, t, dual, d, y, c, J, rho))
         t, dual = t.index_copy(0, index, better[0]), dual.index_copy(0, index, better[1])
     t = t.maximum(sure)
     return t, t - dual.maximum(sure)

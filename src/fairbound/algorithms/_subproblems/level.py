@@ -31,17 +31,17 @@ import torch
 from torch import Tensor
 
 from . import Number, _broadcast, _finite, _only, _products, _unclipped
-from .algebra import line_search, pick, times
+from .algebra import line_search, select, times
 from .nnqp import nnqp
 from .operators import register
 
 __all__ = ["LevelDirection", "level_direction"]
 
-ACCEPT = 1e-13  # residual at which a solution is final, relative to what q_i is made of
-NOISE = 0.01  # weight of g/w in the size of a residual: d comes from it by cancellation
+_ACCEPT = 1e-13  # residual at which a solution is final, relative to what q_i is made of
+_NOISE = 0.01  # weight of g/w in the size of a residual: d comes from it by cancellation
 # 10 are usual, 1 with L = 0; from y = 0, w grows by half of itself a step where |g| is very large
-STEPS = 100
-SOFT = 1e-3  # how soft a level is, relative to what a step of |g| / gamma changes
+_STEPS = 100
+_SOFT = 1e-3  # how soft a level is, relative to what a step of |g| / gamma changes
 
 
 class LevelDirection(NamedTuple):
@@ -122,8 +122,8 @@ class LevelPoint(NamedTuple):
 def _solve(
     g: Tensor, c: Tensor, J: Tensor, L: Tensor, level: Tensor, gamma: Tensor
 ) -> tuple[Tensor, ...]:
-    """With the leading dimensions flattened to one and the small numbers in float64; dtypes as the
-    caller had them."""
+    """Solve with the leading dimensions flattened to one and the small numbers in float64; dtypes
+    as the caller had them."""
     lead = c.shape[:-1]
     flat = [x.reshape(-1, *x.shape[len(lead) :]) for x in (g, J, c, L, level, gamma)]
     d, *results = _flat(*flat[:2], *(x.double() for x in flat[2:]))
@@ -150,11 +150,11 @@ def _flat(
         .amax(-1)
         .clamp_max(1)
     )
-    soft = (SOFT * share / gamma)[:, None] * torch.maximum(
+    soft = (_SOFT * share / gamma)[:, None] * torch.maximum(
         square, 1e-6 * square.amax(-1, keepdim=True)
     )
     products = Products(G, Jg, gg, c - level, L, gamma, soft)
-    at = point(newton(products), products)
+    at = _point(_newton(products), products)
     t = torch.where((over > 0).any(-1), 1.0, _shortened(at, products.h))
     within = products.h + t[:, None] * at.Jd + (t.square() * at.dd)[:, None] * L / 2
     return (
@@ -165,7 +165,7 @@ def _flat(
     )
 
 
-def point(y: Tensor, qp: Products) -> LevelPoint:
+def _point(y: Tensor, qp: Products) -> LevelPoint:
     """The point of y, without a pass over n: v = g + J'y has J v = J g + JJ'y and |v|^2 = g'g +
     y'(J g + J v)."""
     w = qp.gamma + (qp.L * y).sum(-1)
@@ -175,7 +175,7 @@ def point(y: Tensor, qp: Products) -> LevelPoint:
     q = qp.h + Jd + qp.L / 2 * dd[:, None]
     r = q - qp.soft * y
     square = qp.G.diagonal(dim1=-2, dim2=-1)
-    length = dd.sqrt() + NOISE * qp.gg.sqrt() / w
+    length = dd.sqrt() + _NOISE * qp.gg.sqrt() / w
     size = qp.h.abs() + square.sqrt() * length[:, None] + qp.L / 2 * dd[:, None] + qp.soft * y
     # Of y_i >= 0 and -r_i >= 0 one must be 0; times the curvature y_i has the unit of r_i.
     curvature = (square + qp.L.square() * dd[:, None]) / w[:, None] + qp.soft
@@ -183,31 +183,31 @@ def point(y: Tensor, qp: Products) -> LevelPoint:
     return LevelPoint(y, w, Jd, dd, q, r, size, error.amax(-1))
 
 
-def newton(qp: Products) -> Tensor:
+def _newton(qp: Products) -> Tensor:
     """Newton ascent on theta from y = 0; the best y (B, m)."""
     y = torch.zeros_like(qp.h)
     out, out_error = y, torch.full_like(qp.gamma, torch.inf)
     index = torch.arange(len(y), device=y.device)  # instances still at work
     damping = torch.full_like(qp.gamma, 1e-13)  # (B,) relative to the largest possible curvature
     since = torch.zeros_like(qp.gamma)  # (B,) steps since the residual last fell clearly
-    for _ in range(STEPS):
-        at = point(y, qp)
+    for _ in range(_STEPS):
+        at = _point(y, qp)
         old = out_error[index]
         better = at.error < old
         out = out.index_copy(0, index, torch.where(better[:, None], y, out[index]))
         out_error = out_error.index_copy(0, index, torch.where(better, at.error, old))
         since = torch.where(at.error < 0.5 * old, 0.0, since + 1)
         stop = (
-            (at.error <= ACCEPT)
-            | ((since >= 3) & (out_error[index] <= 100 * ACCEPT))
+            (at.error <= _ACCEPT)
+            | ((since >= 3) & (out_error[index] <= 100 * _ACCEPT))
             | ~at.error.isfinite()
         )
         if bool(stop.any()):
             keep = (~stop).nonzero().squeeze(-1)
             if keep.numel() == 0:
                 break
-            index, damping, since = pick(keep, index, damping, since)
-            at, qp = LevelPoint(*pick(keep, *at)), Products(*pick(keep, *qp))
+            index, damping, since = select(keep, index, damping, since)
+            at, qp = LevelPoint(*select(keep, *at)), Products(*select(keep, *qp))
         y, damping = _newton_step(at, qp, damping)
     return out
 
@@ -244,9 +244,9 @@ def _shortened(at: LevelPoint, h: Tensor) -> Tensor:
     """The largest t (B,) in [0, 1] for which t d is within all levels: roots of a t^2 + b t =
     room."""
     a, b = (at.q - h - at.Jd).clamp_min(0), at.Jd  # a = L/2 |d|^2
-    room = (-h).clamp_min(0) + ACCEPT * at.size
+    room = (-h).clamp_min(0) + _ACCEPT * at.size
     root = 2 * room / (b + (b.square() + 4 * a * room).sqrt()).clamp_min(torch.finfo(b.dtype).tiny)
-    return torch.where(at.q > ACCEPT * at.size, root, 1.0).amin(-1).clamp(0, 1)
+    return torch.where(at.q > _ACCEPT * at.size, root, 1.0).amin(-1).clamp(0, 1)
 
 
 def _shapes(g: Tensor, c: Tensor, *_: Tensor) -> tuple[Tensor, ...]:

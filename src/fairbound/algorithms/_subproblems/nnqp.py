@@ -18,7 +18,7 @@ optimal: the caller looks at the residuals.
 import torch
 from torch import Tensor
 
-RIDGE = 3e-15  # on the unit diagonal: makes singular supports solvable at the level of rounding
+_RIDGE = 3e-15  # on the unit diagonal: makes singular supports solvable at the level of rounding
 PIVOT_ROUNDS = 8  # block pivoting settles in 2..4 rounds or hardly ever
 
 
@@ -41,7 +41,7 @@ def _factor(support: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     """LU factors of A on the support and the identity off it."""
     on = support.to(A.dtype)
     K = A * on.unsqueeze(-1) * on.unsqueeze(-2)
-    K.diagonal(dim1=-2, dim2=-1).add_(RIDGE + (1 - on))
+    K.diagonal(dim1=-2, dim2=-1).add_(_RIDGE + (1 - on))
     LU, pivots, _ = torch.linalg.lu_factor_ex(K)
     return LU, pivots
 
@@ -73,12 +73,12 @@ def _block_pivoting(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         if bool(solved.all()):
             break
         support = support ^ wrong
-    # One step of iterative refinement removes the bias of RIDGE; on dependent rows it would wander,
-    # and is not small.
+    # One step of iterative refinement removes the bias of _RIDGE; on dependent rows it would
+    # wander, and is not small.
     fix = _solve_on(support, factors, -y)
     size = x.amax(-1, keepdim=True)  # (B, 1)
     x = torch.where((fix.abs() <= 1e-10 * size).all(-1, keepdim=True), (x + fix).clamp_min_(0), x)
-    # A support with dependent rows gives multipliers near 1/RIDGE: leave those to the careful
+    # A support with dependent rows gives multipliers near 1/_RIDGE: leave those to the careful
     # method.
     solved = solved & (size.squeeze(-1) <= 1e8 * b.abs().amax(-1)) & x.isfinite().all(-1)
     return torch.where(solved.unsqueeze(-1), x, 0.0), solved

@@ -29,14 +29,14 @@ from fairbound.benchmark._fingerprint import code_hash, file_hash
 from fairbound.benchmark._plan import board_runs
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._store import Store
-from fairbound.benchmark._study import load as load_study
+from fairbound.benchmark._study import load_study as load_study
 from fairbound.benchmark._task import data_checksum
 from fairbound.benchmark.board._entry_folder import MANIFEST, METHOD, EntryFolder
 from fairbound.benchmark.board._limits import Limits, run_limited
-from fairbound.benchmark.problems._catalog import load, reference
+from fairbound.benchmark.problems._catalog import load_problem, reference
 from fairbound.benchmark.problems._salted import can_be_salted
 
-SAMPLE = 3  # problems that are computed again
+PROBLEM_SAMPLE = 3  # problems that are computed again
 PLAIN_IMPORTS = {
     "__future__",
     "abc",
@@ -95,12 +95,12 @@ def check(
     path: Path,
     *,
     salt: str,
-    sample: int = SAMPLE,
+    sample: int = PROBLEM_SAMPLE,
     limits: Limits | None = None,
     store: Store | None = None,
 ) -> CheckResult:
-    """Of an entry's folder; `salt` should be drawn after the entry was sent. What is computed again
-    goes to `store`."""
+    """Check an entry's folder; `salt` should be drawn after the entry was sent. What is computed
+    again goes to `store`."""
     folder, found = EntryFolder(path), CheckResult()
     problems = folder.problems  # a wrong card is refused in its own words
     found.warnings += list(warnings_of(path / METHOD))
@@ -174,7 +174,7 @@ def _covered(
     results: Sequence[StoredResult],
     found: CheckResult,
 ) -> dict[str, list[list[StoredResult]]]:
-    """By problem, for every task, all results that the board asks for, named as this fairbound
+    """All results that the board asks for, by problem and for every task, named as this fairbound
     names them."""
     board, method = load_study("board"), file_hash(folder.path / METHOD)
     by_run = {
@@ -184,7 +184,7 @@ def _covered(
     }
     wanted: dict[str, list[list[StoredResult]]] = {}
     for name in problems:
-        for kind, runs in board_runs(board, load(name)):
+        for kind, runs in board_runs(board, load_problem(name)):
             data = data_checksum(name, board.splits if kind == "heldout" else 1)
             own = {run: by_run.get((name, kind, run.change, run.seed)) for run in runs}
             missing = [
@@ -232,11 +232,15 @@ def _recomputed(
         if again is None:
             break
         recomputed += again
-        why = difference(stored, again, _scales(name, stored))
+        why = result_difference(stored, again, _scales(name, stored))
         if why:
             found.refusals.append(f"{name}: its results do not recompute: {why}")
             break
-        if number == 0 and can_be_salted(load(name).build()) and "failure" not in stored[0].tables:
+        if (
+            number == 0
+            and can_be_salted(load_problem(name).build())
+            and "failure" not in stored[0].tables
+        ):
             other = _results(replace(plain, salt=salt), stored, limits, found)
             if other is not None and (
                 why := salted_difference(stored, other, _scales(name, stored))
@@ -252,7 +256,7 @@ def _recomputed(
 def _results(
     task: EntryTask, stored: Sequence[StoredResult], limits: Limits, found: CheckResult
 ) -> list[StoredResult] | None:
-    """In the order of the stored ones."""
+    """Compute results again, in the order of the stored ones."""
     with tempfile.TemporaryDirectory(prefix="fairbound-") as folder:
         sentence = run_limited(task, Path(folder), limits)
         if sentence is not None:
@@ -267,11 +271,11 @@ def _results(
 def _scales(name: str, stored: Sequence[StoredResult]) -> tuple[float, float]:
     known = reference(name, stored[0].settings["source"])
     if known is None:
-        return 1.0, load(name).scale or 1.0
+        return 1.0, load_problem(name).scale or 1.0
     return max(abs(known.start - known.loss), 1e-12), known.scale
 
 
-def difference(
+def result_difference(
     stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]
 ) -> str:
     """Why results are not those that were computed again: to the bit on the same kind of machine,
@@ -300,8 +304,8 @@ def difference(
 def _difference_elsewhere(
     stored: Sequence[StoredResult], again: Sequence[StoredResult], scales: tuple[float, float]
 ) -> str:
-    """Of another kind of machine, or of results that say so: early points run by run; later ones,
-    where rounding has grown, by their medians over runs."""
+    """Describe a difference from another kind of machine, or from results that say so: early points
+    run by run; later ones, where rounding has grown, by their medians over runs."""
     loss, violation = scales
     sizes = {"records.loss": loss, "heldout.loss": loss}
     sizes |= {f"{table}.violation": violation for table in ("records", "heldout")}

@@ -27,18 +27,18 @@ from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fairbound._utils.files import write_text
-from fairbound.benchmark._engine import Done, Engine, Progress
+from fairbound.benchmark._engine import Done, Engine, ProgressCallback
 from fairbound.benchmark._entry import Entry, Rules
 from fairbound.benchmark._plan import Plan
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._store import Store
 from fairbound.benchmark._stored_study import EntryInfo
-from fairbound.benchmark._study import load as load_study
+from fairbound.benchmark._study import load_study as load_study
 from fairbound.benchmark._task import Task
 from fairbound.benchmark._user_files import KNOWN_KEYS_ONLY, Text, mistakes_in, nearest, read_toml
 from fairbound.benchmark.board._limits import Limits
 from fairbound.benchmark.board._results import InstanceName, SentEntry
-from fairbound.benchmark.problems._catalog import load, names
+from fairbound.benchmark.problems._catalog import load_problem, problem_names
 
 CARD, METHOD, RESULTS, MANIFEST = "entry.toml", "method.py", "results", "manifest.json"
 
@@ -77,7 +77,7 @@ class EntryFolder:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Of the board, or those of them that the card names."""
+        """Problems of the board, or those of them that the card names."""
         for name in self.card.problems:
             if name not in board_problems():
                 raise ValueError(
@@ -91,7 +91,7 @@ class EntryFolder:
         return bool(self.card.problems)
 
     def entry(self) -> Entry:
-        """Its method, which runs the author's file."""
+        """Entry of its method, which runs the author's file."""
         card, file = self.card, self.path / METHOD
         if not file.is_file():
             raise FileNotFoundError(
@@ -120,7 +120,9 @@ class EntryFolder:
         computed."""
         return self.plan().tasks(self.store)
 
-    def compute(self, engine: Engine, limits: Limits, progress: Progress | None = None) -> Done:
+    def compute(
+        self, engine: Engine, limits: Limits, progress: ProgressCallback | None = None
+    ) -> Done:
         """Compute what the folder lacks, each task in a process of its own, and write the
         manifest."""
         done = self.plan(limits).compute(self.store, engine, progress)
@@ -148,8 +150,8 @@ class EntryFolder:
             raise ValueError(f"{file} is not what `fairbound enter` writes: {error}") from error
 
     def sent(self, checked: Store) -> SentEntry:
-        """Its results: those that the check computed again, from the checker's store; else what the
-        folder says, which is marked. Nothing is computed or run."""
+        """Results of the entry: those that the check computed again, from the checker's store; else
+        what the folder says, which is marked. Nothing is computed or run."""
         card, by_task = self.card, dict[tuple[InstanceName, str], list[StoredResult]]()
         taken_on_trust = dict[str, None]()  # problems
         for one in self.store.results(
@@ -186,4 +188,4 @@ class EntryFolder:
 
 
 def board_problems() -> tuple[str, ...]:
-    return tuple(name for name in names() if load(name).on_board)
+    return tuple(name for name in problem_names() if load_problem(name).on_board)

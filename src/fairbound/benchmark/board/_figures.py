@@ -11,7 +11,7 @@ import numpy as np
 
 from fairbound.benchmark._plots import End, draw_ends
 from fairbound.benchmark._stored_study import Card
-from fairbound.benchmark.board._findings import finding, interval
+from fairbound.benchmark.board._findings import interval_text, problem_finding
 from fairbound.benchmark.board._results import Board, InstanceName
 from fairbound.benchmark.board._scoring import Numbers
 from fairbound.benchmark.board._tables import DIVERGED, means_and_stds
@@ -30,10 +30,10 @@ from fairbound.reports._figures import (
     titled,
 )
 
-FIRST = 0.01  # of the budget, where axes begin
+_FIRST = 0.01  # of the budget, where axes begin
 TICKS = {0.01: "1 %", 0.1: "10 %", 1.0: "100 %"}
-GRID = np.geomspace(FIRST, 1.0, 30)
-MAX_POINTS = 18  # of a curve
+_GRID = np.geomspace(_FIRST, 1.0, 30)
+_MAX_POINTS = 18  # of a curve
 DATA = ("Training data", "Held-out data")
 
 
@@ -56,8 +56,8 @@ def scatter(board: Board) -> Any:
     for i, (name, point) in enumerate(zip(board.names, points, strict=True)):
         error_bars(axes, point, tuple(stated.interval[i]), tuple(changed.interval[i]), FAINT)
         words = (
-            f"{name}: {point[0]:.2f} {interval(stated.interval[i])}, {point[1]:.2f}"
-            f" {interval(changed.interval[i])}"
+            f"{name}: {point[0]:.2f} {interval_text(stated.interval[i])}, {point[1]:.2f}"
+            f" {interval_text(changed.interval[i])}"
         )
         fill = PAPER if board.methods[i].own_step else DOT
         mark = {"marker": "o", "markersize": 8, "markerfacecolor": fill, "markeredgecolor": DOT}
@@ -81,9 +81,9 @@ def profiles(board: Board) -> Any:
     for panel, (family, problems) in zip(places, board.families.items(), strict=False):
         axes = panel.subplots()
         for i, name in enumerate(board.names):
-            line = board.profile(name, problems, GRID)
+            line = board.profile(name, problems, _GRID)
             titled(
-                axes.plot(GRID, line, **look(i), label=name)[0],
+                axes.plot(_GRID, line, **look(i), label=name)[0],
                 f"{name}: {line[-1]:.0%} at the end",
             )
         axes.set(title=f"{family.capitalize()} ({len(problems)})", ylim=(0, 1.02))
@@ -99,8 +99,8 @@ def profiles(board: Board) -> Any:
     return figure
 
 
-def ends(board: Board, problem: Card) -> Any:
-    """Where runs end, on training and on held-out data; None where nothing was measured."""
+def draw_run_ends(board: Board, problem: Card) -> Any:
+    """Draw where runs end, on training and on held-out data; None where nothing was measured."""
     parts: dict[str, list[End]] = {part: [] for part in DATA}
     for method in board.names:
         solves = bool(board.solved(method, InstanceName(problem.name)).mean() > 0.5)
@@ -123,9 +123,10 @@ def ends(board: Board, problem: Card) -> Any:
         "" if problem.bound is None else f" of {problem.bound:g}"
     )
     caption = (
-        f"{problem.title}. {finding(board, problem)} Loss against violation on {problem.name}:"
-        " lower left is better. Filled: solves it in most runs. Bars: one standard deviation to"
-        " each side, over splits, or over seeds where held-out data were not measured"
+        f"{problem.title}. {problem_finding(board, problem)} Loss against violation on"
+        f" {problem.name}: lower left is better. Filled: solves it in most runs. Bars: one"
+        " standard deviation to each side, over splits, or over seeds where held-out data were not"
+        " measured"
     )
     return draw_ends(shown, caption, x_label, widths)
 
@@ -142,7 +143,7 @@ def _measured_ends(
 
 
 @style()
-def curves(board: Board, problem: Card) -> Any:
+def draw_curves(board: Board, problem: Card) -> Any:
     """Loss and violation of every method along the budget: medians."""
     reference, instance = problem.reference, InstanceName(problem.name)
     figure, (left, right, names) = panels(3, 360, 330)
@@ -152,8 +153,8 @@ def curves(board: Board, problem: Card) -> Any:
         curve = board.curves.get((method, instance))
         if curve is None:
             continue
-        shown = np.flatnonzero(curve.share >= min(FIRST, curve.share[-1]))
-        shares = curve.share[shown := shown[thinned(len(shown), MAX_POINTS)]]
+        shown = np.flatnonzero(curve.share >= min(_FIRST, curve.share[-1]))
+        shares = curve.share[shown := shown[thinned(len(shown), _MAX_POINTS)]]
         solves = bool(board.solved(method, instance).mean() > 0.5)
         for axes, values, lowest in (
             (loss, curve.loss, -math.inf),
@@ -194,6 +195,6 @@ def curves(board: Board, problem: Card) -> Any:
 
 
 def _set_budget(axes: Any) -> None:
-    axes.set(xscale="log", xlim=(FIRST, 1.0), xlabel="budget used")
+    axes.set(xscale="log", xlim=(_FIRST, 1.0), xlabel="budget used")
     axes.set_xticks(list(TICKS), list(TICKS.values()), minor=False)
     axes.minorticks_off()

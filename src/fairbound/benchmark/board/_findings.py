@@ -49,7 +49,7 @@ def _of_part(board: Board, part: str) -> str:
         ),
     }[part]
     first = shares.order[0]
-    size = f"{shares.share[first]:.2f} {interval(shares.interval[first])}"
+    size = f"{shares.share[first]:.2f} {interval_text(shares.interval[first])}"
     others = [i for i in shares.order[1:] if not shares.apart[first, i]]
     sentence = f"{what}, {names[first]} solves {size}"
     if others:
@@ -60,7 +60,7 @@ def _of_part(board: Board, part: str) -> str:
     return f"{sentence}. {apart} of methods can be told apart."
 
 
-def finding(board: Board, problem: Card) -> str:
+def problem_finding(board: Board, problem: Card) -> str:
     """How many methods solve one problem, and whether the bound holds on held-out data."""
     instance = InstanceName(problem.name)
     if instance not in board.instances:
@@ -88,9 +88,9 @@ def _heldout_words(board: Board, problem: Card) -> str:
     )
 
 
-def interval(ends: Numbers) -> str:
+def interval_text(ends: Numbers) -> str:
     """
-    >>> interval(np.array([-0.004, 0.123])), interval(np.array([np.nan, np.nan]))
+    >>> interval_text(np.array([-0.004, 0.123])), interval_text(np.array([np.nan, np.nan]))
     ('[0.00, 0.12]', '(one run)')
     """
     if np.isnan(ends).any():

@@ -32,7 +32,7 @@ GB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of one task: a method on a problem, all its seeds."""
+    """Limits of one task: a method on a problem, all its seeds."""
 
     seconds: float = 600.0
     gigabytes: float = 4.0  # beside what Python and torch take
@@ -111,13 +111,13 @@ def run_limited(
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """With what it has started, where the system has groups of processes."""
+    """Kill a process with what it has started, where the system has groups of processes."""
     if child.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL) if os.name == "posix" else child.kill()
 
 
-def main() -> None:
+def _main() -> None:
     """The body of the process: the task comes as bytes, shares of it go back as lines."""
     import torch
 
@@ -136,7 +136,8 @@ def main() -> None:
 
 
 def limit_memory(gigabytes: float) -> None:
-    """Of this process, beside what it has; without effect where the system has no such limit."""
+    """Limit the memory of this process, beside what it has; without effect where the system has no
+    such limit."""
     try:
         import resource
     except ImportError:  # Windows
@@ -148,4 +149,4 @@ def limit_memory(gigabytes: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

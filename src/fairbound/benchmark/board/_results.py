@@ -16,7 +16,7 @@ from fairbound.benchmark._store import Store
 from fairbound.benchmark._stored_study import Card, EntryInfo, StoredStudy
 from fairbound.benchmark._work_log import WorkLog
 from fairbound.benchmark.board._scoring import (
-    SHORT,
+    FEW_VARIABLES,
     TARGET,
     TARGETS,
     Numbers,
@@ -50,7 +50,7 @@ class Curves:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class HeldOut:
+class HeldOutScores:
     """The ends of S runs, each on another split."""
 
     train_loss: Numbers  # (S,)
@@ -71,7 +71,7 @@ class InstanceName(NamedTuple):
         return f"{self.problem} ({self.change})" if self.change else self.problem
 
 
-Cell = tuple[str, InstanceName]  # method, instance
+MethodInstance = tuple[str, InstanceName]  # method, instance
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -85,18 +85,18 @@ class Board:
     short: bool  # a trial: fewer problems, seeds or steps than the board's
     methods: Sequence[EntryInfo]
     problems: Sequence[Card]
-    curves: Mapping[Cell, Curves]
+    curves: Mapping[MethodInstance, Curves]
     # by method and problem
-    heldout: Mapping[tuple[str, str], HeldOut] = field(default_factory=dict)
+    heldout: Mapping[tuple[str, str], HeldOutScores] = field(default_factory=dict)
     # why a method has no runs there: a sentence
-    failures: Mapping[Cell, str] = field(default_factory=dict)
+    failures: Mapping[MethodInstance, str] = field(default_factory=dict)
     missing: int = 0  # runs that are not stored yet
 
     @staticmethod
     def read(study: StoredStudy, store: Store, sent: Sequence[SentEntry] = ()) -> Board:
         """Everything that is stored, and entries that were sent; what is missing is left out."""
         # by kind: keys and results of runs
-        tasks = dict[tuple[Cell, str], list[tuple[str, StoredResult | None]]]()
+        tasks = dict[tuple[MethodInstance, str], list[tuple[str, StoredResult | None]]]()
         for run, result in study.results(store):
             cell = run.entry, InstanceName(run.problem, run.change)
             tasks.setdefault((cell, run.kind), []).append((run.key, result))
@@ -111,9 +111,9 @@ class Board:
             for key in failure.keys
         }
         curves, heldout, failures = (
-            dict[Cell, Curves](),
-            dict[tuple[str, str], HeldOut](),
-            dict[Cell, str](),
+            dict[MethodInstance, Curves](),
+            dict[tuple[str, str], HeldOutScores](),
+            dict[MethodInstance, str](),
         )
         missing = 0
         for (cell, kind), runs in tasks.items():
@@ -157,7 +157,7 @@ class Board:
 
     @cached_property
     def dropped(self) -> list[InstanceName]:
-        """Those that training without constraints solves in most runs: they ask nothing."""
+        """Instances that training without constraints solves in most runs: they ask nothing."""
         plain = [
             method.name for method in self.methods if method.method == "SGD" and not method.own_step
         ]
@@ -182,7 +182,7 @@ class Board:
         """(R, K) to the solution, where it is the merit."""
         return (
             self.curves[method, instance].distance
-            if self.problem(instance.problem).n <= SHORT
+            if self.problem(instance.problem).n <= FEW_VARIABLES
             else None
         )
 
@@ -204,7 +204,7 @@ class Board:
         within = target_of(CHANGES[instance.change].slack, target)
         return (ends <= within).astype(float) if ends.size else np.zeros(1)
 
-    def reasons(self) -> dict[Cell, str]:
+    def reasons(self) -> dict[MethodInstance, str]:
         """Why a method has no runs on an instance, or none that was ever feasible."""
         found = {cell: f"no runs: {why}" for cell, why in self.failures.items()}
         for (method, instance), curves in self.curves.items():
@@ -226,7 +226,7 @@ class Board:
 
     @cached_property
     def order(self) -> list[int]:
-        """Of the methods, the largest share first."""
+        """Order of the methods, the largest share first."""
         return self.shares[self.parts[0]].order if self.shares else list(range(len(self.methods)))
 
     @property
@@ -234,7 +234,7 @@ class Board:
         return [self.names[i] for i in self.order]
 
     def instances_of(self, part: str) -> dict[str, list[InstanceName]]:
-        """Those that count, by problem."""
+        """Instances that count, by problem."""
         by_problem: dict[str, list[InstanceName]] = {}
         for instance in self.counted:
             if bool(instance.change) == (part == "changed"):
@@ -243,12 +243,12 @@ class Board:
 
     @cached_property
     def parts(self) -> list[str]:
-        """Those with an instance that counts."""
+        """Parts with an instance that counts."""
         return [part for part in PARTS if self.instances_of(part)]
 
     @cached_property
     def shares(self) -> dict[str, Shares]:
-        """Of the instances that are solved, by part."""
+        """Shares of the instances that are solved, by part."""
         return {
             part: bootstrap(self._runs(list(self.instances_of(part).values())))
             for part in self.parts
@@ -263,7 +263,8 @@ class Board:
     def share(
         self, method: str, instances: Sequence[InstanceName], target: float = TARGET
     ) -> float:
-        """Of instances that a method solves; the mean over problems, then over their instances."""
+        """Share of instances that a method solves; the mean over problems, then over their
+        instances."""
         by_problem: dict[str, list[float]] = {}
         for one in instances:
             by_problem.setdefault(one.problem, []).append(
@@ -277,7 +278,7 @@ class Board:
 
     @cached_property
     def changes(self) -> dict[str, list[InstanceName]]:
-        """Those that were measured, with the instances that count."""
+        """Changes that were measured, with the instances that count."""
         found = {
             change: [one for one in self.counted if one.change == change]
             for change in CHANGES
@@ -302,7 +303,7 @@ class Board:
 
     @cached_property
     def unsolved(self) -> list[InstanceName]:
-        """Those that no run of any method solves."""
+        """Instances that no run of any method solves."""
         return [
             one
             for one in self.counted
@@ -356,7 +357,7 @@ class SentEntry(NamedTuple):
     results: Sequence[tuple[InstanceName, str, Sequence[StoredResult]]]
 
 
-def _with_reference(card: Card, curves: Mapping[Cell, Curves]) -> Card:
+def _with_reference(card: Card, curves: Mapping[MethodInstance, Curves]) -> Card:
     """The frozen one; for a problem that has none the best of this board, which moves with its
     entries."""
     if not card.provisional:
@@ -400,10 +401,10 @@ def _curves(results: Sequence[StoredResult]) -> Curves:
     )
 
 
-def _held_out(results: Sequence[StoredResult]) -> HeldOut:
+def _held_out(results: Sequence[StoredResult]) -> HeldOutScores:
     records = [one.tables["records"] for one in results]
     held = [one.tables["heldout"] for one in results]
-    return HeldOut(
+    return HeldOutScores(
         train_loss=np.array([one["loss"][-1] for one in records]),
         train_violation=np.array([one["violation"][-1] for one in records]),
         loss=np.array([one["loss"][0] for one in held]),

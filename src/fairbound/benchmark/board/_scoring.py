@@ -36,9 +36,9 @@ TARGET = 0.1  # of the headline
 CREDIT = 0.3  # a merit above it is worth nothing
 SPEED_TARGETS = np.geomspace(CREDIT, 0.01, 25)
 # variables; in more, the loss says what matters: flat directions are far and cost nothing
-SHORT = 10
-LAST = 3  # recorded points whose median is the end, and that confirm a target
-DRAWS, LEVEL, SEED = 2000, 0.95, 18
+FEW_VARIABLES = 10
+_LAST = 3  # recorded points whose median is the end, and that confirm a target
+_DRAWS, _LEVEL, _SEED = 2000, 0.95, 18
 
 
 # Merit --------------------------------------------------------------------------------------------
@@ -67,11 +67,12 @@ def merit(loss: Any, violation: Any, distance: Any, reference: Reference) -> Num
 
 def end_merit(loss: Any, violation: Any, distance: Any, reference: Reference) -> Numbers:
     """(..., K) -> (...,) the median over the last points."""
-    return np.asarray(np.median(merit(loss, violation, distance, reference)[..., -LAST:], axis=-1))
+    return np.asarray(np.median(merit(loss, violation, distance, reference)[..., -_LAST:], axis=-1))
 
 
 def target_of(slack: float, target: float = TARGET) -> float:
-    """On an instance whose targets are so many times as large, but never beyond the credit."""
+    """Target on an instance whose targets are so many times as large, but never beyond the
+    credit."""
     return min(CREDIT, slack * target)
 
 
@@ -84,10 +85,10 @@ def reached(merits: Numbers, shares: Numbers, targets: Numbers = SPEED_TARGETS) 
     ... )
     array([[0.66666667,        inf]])
     """
-    if merits.shape[-1] < LAST:
+    if merits.shape[-1] < _LAST:
         return np.full((len(merits), len(targets)), math.inf)
     good = merits[:, None] <= targets[:, None]
-    confirmed = np.lib.stride_tricks.sliding_window_view(good, LAST, axis=-1).all(-1)
+    confirmed = np.lib.stride_tricks.sliding_window_view(good, _LAST, axis=-1).all(-1)
     return np.where(confirmed.any(-1), shares[confirmed.argmax(-1)], math.inf)
 
 
@@ -96,7 +97,7 @@ def reached(merits: Numbers, shares: Numbers, targets: Numbers = SPEED_TARGETS) 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shares:
-    """Of M methods; an interval is (low, high), 95 %. Differences are row minus column."""
+    """Shares of M methods; an interval is (low, high), 95 %. Differences are row minus column."""
 
     share: Numbers  # (M,)
     interval: Numbers  # (M, 2)
@@ -121,7 +122,7 @@ class Shares:
         return int(np.triu(self.apart, 1).sum()), len(self.share) * (len(self.share) - 1) // 2
 
 
-def bootstrap(runs: Runs, draws: int = DRAWS) -> Shares:
+def bootstrap(runs: Runs, draws: int = _DRAWS) -> Shares:
     """Draws problems with replacement, then runs within each instance: the same for every method,
     so paired.
 
@@ -152,14 +153,14 @@ def _drawn(runs: Runs, draws: int) -> Numbers:
     problems = len(runs[0]) if runs else 0
     if not problems:
         return np.zeros((len(runs), draws))
-    chosen = np.random.default_rng([SEED, 0]).integers(problems, size=(draws, problems))
+    chosen = np.random.default_rng([_SEED, 0]).integers(problems, size=(draws, problems))
     redrawn = []
     for method in runs:
         means = np.zeros((draws, problems))
         for i, instances in enumerate(method):
             # A stream for each instance: a method with more runs than others moves nothing of
             # theirs
-            streams = [np.random.default_rng([SEED, 1, i, j]) for j in range(len(instances))]
+            streams = [np.random.default_rng([_SEED, 1, i, j]) for j in range(len(instances))]
             means[:, i] = np.mean(
                 [_redrawn(*one, draws) for one in zip(instances, streams, strict=True)], axis=0
             )
@@ -178,17 +179,17 @@ def _redrawn(runs: Numbers, stream: np.random.Generator, draws: int) -> Numbers:
 
 
 def _widening(count: int) -> float:
-    """From the spread of means of redrawn values to a 95 % interval like Student's.
+    """Factor from the spread of means of redrawn values to a 95 % interval like Student's.
 
     >>> [round(_widening(count), 2) for count in (0, 2, 5, 20)]
     [1.0, 9.17, 1.58, 1.1]
     """
     if count < 2:
         return math.nan if count else 1.0  # without runs, the share is 0 for certain
-    level = (1 + LEVEL) / 2
+    level = (1 + _LEVEL) / 2
     return float(stdtrit(count - 1, level) / ndtri(level) * math.sqrt(count / (count - 1)))
 
 
 def _interval(drawn: Numbers) -> Numbers:
     """(..., D) -> (..., 2)"""
-    return np.moveaxis(np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=-1), 0, -1)
+    return np.moveaxis(np.quantile(drawn, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=-1), 0, -1)

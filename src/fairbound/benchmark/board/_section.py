@@ -9,15 +9,15 @@ from typing import Any
 from fairbound._utils.sentences import counted
 from fairbound.benchmark._page import Exhibit, Section, slug
 from fairbound.benchmark._stored_study import Card, EntryInfo
-from fairbound.benchmark.board._figures import curves, ends, profiles, scatter
-from fairbound.benchmark.board._findings import finding, interval, overall
+from fairbound.benchmark.board._figures import draw_curves, draw_run_ends, profiles, scatter
+from fairbound.benchmark.board._findings import interval_text, overall, problem_finding
 from fairbound.benchmark.board._results import PARTS, Board
 from fairbound.benchmark.board._tables import (
     changes_table,
     heldout_table,
     method_table,
     problem_table,
-    recorded,
+    recorded_tables,
     shares_table,
     solved_table,
 )
@@ -41,7 +41,10 @@ def board_section(board: Board) -> Section:
         _places("problem", (card.name for card in board.problems)),
     )
     ends_of = {
-        problems[card.name]: (f"{card.summary or card.title} ({card.name})", ends(board, card))
+        problems[card.name]: (
+            f"{card.summary or card.title} ({card.name})",
+            draw_run_ends(board, card),
+        )
         for card in cards
     }
     sources = dict.fromkeys(card.source for card in board.problems if card.source != "generated")
@@ -54,7 +57,7 @@ def board_section(board: Board) -> Section:
         how=f"{board.rules.capitalize()} rules, {counted(board.seeds, 'seed')}",
         origin=RULES.get(board.rules, "") + (f" Data: {', '.join(sources)}." if sources else ""),
         cards=board.problems,
-        finding="\n".join([*overall(board), f"{default.name}: {finding(board, default)}"]),
+        finding="\n".join([*overall(board), f"{default.name}: {problem_finding(board, default)}"]),
         short=f"{size}; fewer problems, seeds or steps than the whole board" if board.short else "",
         exhibits=_exhibits(
             {
@@ -67,7 +70,7 @@ def board_section(board: Board) -> Section:
                 "solved": ("All problems, all methods", solved_table(board)),
             }
         ),
-        recorded=recorded(board),
+        recorded=recorded_tables(board),
         on_terminal=("shares",),
         parts=[
             *(_method(board, info, methods[info.name]) for info in board.methods),
@@ -77,12 +80,12 @@ def board_section(board: Board) -> Section:
 
 
 def _exhibits(shown: Mapping[str, tuple[str, Any]]) -> dict[str, Exhibit]:
-    """Of what there is."""
+    """Exhibits of what there is."""
     return {name: Exhibit(*exhibit) for name, exhibit in shown.items() if exhibit[1]}
 
 
 def _places(kind: str, names: Iterable[str]) -> dict[str, str]:
-    """By name the name of its part, another one for each.
+    """Name of each one's part of the page, all of them different.
 
     >>> _places("method", ["NuPI (nu .5)", "NuPI (nu 5)"])
     {'NuPI (nu .5)': 'method-nupi-nu-5', 'NuPI (nu 5)': 'method-nupi-nu-5-2'}
@@ -102,8 +105,8 @@ def _method(board: Board, info: EntryInfo, name: str) -> Section:
     """Settings, and how it does on each problem."""
     place = board.names.index(info.name)
     shares = {
-        f"Solved, {PARTS[part]}": f"{shares.share[place]:.2f} {interval(shares.interval[place])}"
-        for part, shares in board.shares.items()
+        f"Solved, {PARTS[part]}": f"{share.share[place]:.2f} {interval_text(share.interval[place])}"
+        for part, share in board.shares.items()
     }
     return Section(
         name=name,
@@ -120,7 +123,7 @@ def _method(board: Board, info: EntryInfo, name: str) -> Section:
 
 
 def _problem(board: Board, card: Card, name: str) -> Section:
-    """Its card, and how each method does."""
+    """Section of a problem: its card, and how each method does."""
     measured = any(
         instance.problem == card.name and not instance.change for _, instance in board.curves
     )
@@ -128,11 +131,11 @@ def _problem(board: Board, card: Card, name: str) -> Section:
         name=name,
         title=card.name,
         cards=[card],
-        finding=f"{card.title}.\n{finding(board, card)}",
+        finding=f"{card.title}.\n{problem_finding(board, card)}",
         facts=_facts(card),
         exhibits=_exhibits(
             {
-                "curves": ("Along the budget", curves(board, card) if measured else None),
+                "curves": ("Along the budget", draw_curves(board, card) if measured else None),
                 "methods": ("By method", problem_table(board, card)),
             }
         ),

@@ -15,7 +15,7 @@ from fairbound._utils.sentences import counted
 from fairbound.benchmark._results import DECISIONS, decided, mean_std
 from fairbound.benchmark._stored_study import Card, EntryInfo
 from fairbound.benchmark.board._findings import listed
-from fairbound.benchmark.board._results import PARTS, Board, Cell, InstanceName
+from fairbound.benchmark.board._results import PARTS, Board, InstanceName, MethodInstance
 from fairbound.benchmark.board._scoring import TARGET, TARGETS, Numbers, target_of
 from fairbound.benchmark.problems._changes import CHANGES
 from fairbound.reports._table import SHORT, WHOLE, ReportTable, frame_of
@@ -23,7 +23,7 @@ from fairbound.reports._table import SHORT, WHOLE, ReportTable, frame_of
 MEASURED = ("train_loss", "train_violation", "loss", "violation", "accuracy")
 DIVERGED = 1e6  # a loss or a violation beyond it, or not finite
 DIFFERENCE = "{:+z.2f}"
-COUNTS = dict.fromkeys(("runs", *DECISIONS), WHOLE)
+_COUNTS = dict.fromkeys(("runs", *DECISIONS), WHOLE)
 SOLVED = (
     "Solved: at the end of the budget at most 0.1 of the way to the reference's loss is left, and"
     " no constraint is violated by more than 0.1 of its bound; within 0.3 and within 0.03 ask less"
@@ -176,7 +176,7 @@ def heldout_table(board: Board) -> ReportTable | None:
         "This is no ranking: a method that learned nothing keeps every bound.",
     )
     frame = frame_of(dict(lines.rename_axis("method").reset_index().items()))
-    return ReportTable("Verdicts on held-out data", frame, notes, digits=2, formats=COUNTS)
+    return ReportTable("Verdicts on held-out data", frame, notes, digits=2, formats=_COUNTS)
 
 
 def method_table(board: Board, method: EntryInfo) -> ReportTable:
@@ -234,7 +234,9 @@ def problem_table(board: Board, card: Card) -> ReportTable:
     return _of_part(f"Every method on {card.name}", columns, [*notes, *reasons])
 
 
-def _of_cells(board: Board, cells: Sequence[Cell], changes: Iterable[str]) -> dict[str, Any]:
+def _of_cells(
+    board: Board, cells: Sequence[MethodInstance], changes: Iterable[str]
+) -> dict[str, Any]:
     """Columns that the tables of a method and of a problem share."""
     counts = [board.decisions(name, instance.problem) for name, instance in cells]
     columns: dict[str, Any] = {
@@ -263,7 +265,7 @@ def _of_part(title: str, columns: Mapping[str, Any], notes: Sequence[str]) -> Re
 
 
 def _share(board: Board, method: str, instance: InstanceName) -> float:
-    """Of runs that solve an instance; NaN without runs."""
+    """Share of runs that solve an instance; NaN without runs."""
     return (
         float(board.solved(method, instance).mean())
         if board.ends(method, instance).size
@@ -288,7 +290,7 @@ def means_and_stds(runs: Iterable[Numbers | None]) -> pd.DataFrame:
 # All that was recorded ----------------------------------------------------------------------------
 
 
-def recorded(board: Board) -> dict[str, pd.DataFrame]:
+def recorded_tables(board: Board) -> dict[str, pd.DataFrame]:
     """runs, records, problems and splits, where there are any."""
     frames = {
         "runs": _runs(board),

@@ -6,9 +6,13 @@ from fairbound.benchmark.problems._catalog import (
     Optimum,
     Reference,
     Solution,
-    load,
-    names,
     reference,
+)
+from fairbound.benchmark.problems._catalog import (
+    load_problem as load,
+)
+from fairbound.benchmark.problems._catalog import (
+    problem_names as names,
 )
 
 __all__ = [

@@ -31,7 +31,7 @@ from fairbound.data._samplers import BatchSpec, Sampler
 from fairbound.training._functional import ModuleForward
 from fairbound.training._problem import Problem
 
-FOLDER, PACKAGE = Path(__file__).parent / "_collection", "fairbound.benchmark.problems._collection"
+FOLDER, _PACKAGE = Path(__file__).parent / "_collection", "fairbound.benchmark.problems._collection"
 PRIMALS = FOLDER / "primals.json"  # made by tools/make_primals.py
 
 
@@ -83,7 +83,7 @@ class Instance:
         return isinstance(self.problem.forward, ModuleForward)
 
     def to(self, device: str) -> Instance:
-        """On another device."""
+        """Instance on another device."""
         forward, starts, feasible, variant = (
             self.problem.forward,
             self.starts,
@@ -107,7 +107,7 @@ class Instance:
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """Of a table."""
+        """Names of the groups of a table."""
         return tuple(next(iter(self.problem.data.levels.values()), ()))
 
     def sampler(
@@ -119,8 +119,8 @@ class Instance:
         batch: int | None = None,
         pools: Sequence[str] = (),
     ) -> Sampler:
-        """Of one run; `batch` in the place of the problem's sizes, `pools` of the examples that
-        each draw reads."""
+        """Sampler of one run; `batch` in the place of the problem's sizes, `pools` of the examples
+        that each draw reads."""
         spec = self.batch if batch is None else BatchSpec(objective=batch, cell=batch)
         specs = [replace(spec, pool=pool) for pool in pools] or spec
         cells = (variant or self.problem).constraints.cells
@@ -184,16 +184,16 @@ class Reference:
 # Loading ------------------------------------------------------------------------------------------
 
 
-def names() -> tuple[str, ...]:
+def problem_names() -> tuple[str, ...]:
     """All problems of the collection.
 
-    >>> "hs71" in names() and "income-ok-race" in names()
+    >>> "hs71" in problem_names() and "income-ok-race" in problem_names()
     True
     """
     return tuple(sorted(_collection()))
 
 
-def load(name_or_path: str | Path | Any) -> BenchmarkProblem:
+def load_problem(name_or_path: str | Path | Any) -> BenchmarkProblem:
     """A problem of the collection by its name, one of the user's own by its file, or that of a
     `TableSpec`."""
     if not isinstance(name_or_path, str | Path):
@@ -211,8 +211,8 @@ def load(name_or_path: str | Path | Any) -> BenchmarkProblem:
     if str(name_or_path) not in _collection():
         raise ValueError(
             f"there is no problem {str(name_or_path)!r}; the nearest is"
-            f" {nearest(name_or_path, names())!r} (there are {', '.join(names())}); a file of your"
-            " own ends in .toml or .py"
+            f" {nearest(name_or_path, problem_names())!r} (there are {', '.join(problem_names())});"
+            " a file of your own ends in .toml or .py"
         )
     return _collection()[str(name_or_path)]
 
@@ -239,7 +239,7 @@ def _read(path: Path) -> tuple[BenchmarkProblem, ...]:
         return (table_problem(read_spec(path)),)
     installed = path.parent == FOLDER
     module = (
-        import_module(f"{PACKAGE}.{path.stem}")
+        import_module(f"{_PACKAGE}.{path.stem}")
         if installed
         else load_module(path, "a problem is a .py file")
     )
@@ -252,8 +252,8 @@ def _read(path: Path) -> tuple[BenchmarkProblem, ...]:
 
 
 def reference(name: str, source: str) -> Reference | None:
-    """Of a problem of the collection with data from that source; None where it has none, as one of
-    the user's own."""
+    """Reference of a problem of the collection with data from that source; None where it has none,
+    as one of the user's own."""
     path = FOLDER / "references" / f"{name}.json"
     if not path.exists():
         return None

@@ -25,8 +25,8 @@ class Derivatives(NamedTuple):
 
 
 def derivatives(instance: Instance, x: Tensor) -> Derivatives:
-    """At x (n,), by one backward pass for the objective and one for every mean that the constraints
-    compare."""
+    """Derivatives at x (n,), by one backward pass for the objective and one for every mean that the
+    constraints compare."""
     problem, train = instance.problem, instance.splits[0].train
     own = problem.constraints
     inputs, labels = problem.data.X[train], problem.data.y[train]

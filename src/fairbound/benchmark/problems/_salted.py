@@ -22,7 +22,7 @@ SHIFT = 0.1  # standard deviation of the shift of each variable
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class CoordinateChange:
     """x = sign * z[order] + shift."""
 
     order: Tensor  # (n,)
@@ -41,7 +41,7 @@ class Change:
 class ChangedForward:
     """A model in other coordinates; whatever else it has is the model's own."""
 
-    def __init__(self, forward: Any, change: Change) -> None:
+    def __init__(self, forward: Any, change: CoordinateChange) -> None:
         self.forward, self.change = forward, change
 
     def __call__(self, z: Tensor, inputs: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def salted(instance: Instance, salt: str) -> Instance:
     order = torch.randperm(len(start), generator=generator)
     sign = 2.0 * torch.randint(2, (len(start),), generator=generator) - 1
     shift = SHIFT * torch.randn(len(start), generator=generator, dtype=torch.float64)
-    change = Change(order, sign.to(start), shift.to(start))
+    change = CoordinateChange(order, sign.to(start), shift.to(start))
     solution = instance.solution
 
     def starts(seeds: Sequence[int]) -> Tensor:

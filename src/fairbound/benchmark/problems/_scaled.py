@@ -26,7 +26,7 @@ class Multiple:
         return self.factor * self.values(outputs, labels)
 
 
-def scaled(constraint: AnyConstraint, factor: float, loss: PerExample) -> Any:
+def scaled_constraint(constraint: AnyConstraint, factor: float, loss: PerExample) -> Any:
     """factor * c <= 0 in the place of c <= 0; `loss` is the problem's, which a constraint without
     statistic means."""
     if factor == 1.0:
@@ -55,9 +55,11 @@ def _multiple(fun: Callable[[MiniBatch], Any], factor: float) -> Callable[[MiniB
 
 
 def scaled_instance(instance: Instance, factor: float) -> Instance:
-    """With all constraints times the factor; violations are measured in the old unit."""
+    """Instance with all constraints times the factor; violations are measured in the old unit."""
     problem, solution = instance.problem, instance.solution
-    parts = tuple(scaled(part, factor, problem.loss) for part in problem.constraints.parts)
+    parts = tuple(
+        scaled_constraint(part, factor, problem.loss) for part in problem.constraints.parts
+    )
     if solution is not None and solution.y is not None:
         solution = Solution(solution.x, solution.y / factor)
     constraint = ConstraintSet(parts)

@@ -43,7 +43,7 @@ from fairbound.benchmark._user_files import (
     read_toml,
 )
 from fairbound.benchmark.problems._catalog import BenchmarkProblem, Instance
-from fairbound.benchmark.problems._scaled import scaled as scaled_constraint
+from fairbound.benchmark.problems._scaled import scaled_constraint as scaled_constraint
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._contrasts import against_pooled
 from fairbound.constraints._notions import NOTIONS, loss_parity, pairwise_loss_parity
@@ -66,7 +66,7 @@ PAPER_NOTIONS = {  # the paper's, beside those of `constraints.NOTIONS`; l_i: me
         "authors' form"
     ),
 }
-SEED = 2026  # of the splits and of the examples that `rows` keeps
+_SEED = 2026  # of the splits and of the examples that `rows` keeps
 PAPERS_SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 # of results
 DECIDING = (
@@ -95,10 +95,10 @@ def _different(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Notion = Annotated[
+NotionName = Annotated[
     str, AfterValidator(lambda name: known_name(name, (*PAPER_NOTIONS, *NOTIONS), "notion"))
 ]
-Shares = Annotated[
+SplitShares = Annotated[
     Mapping[str, Annotated[float, Field(strict=True, gt=0, le=1)]],
     keyed_by(*Split._fields, needed=("train", "test")),
     AfterValidator(_add_up),
@@ -107,14 +107,14 @@ Shares = Annotated[
 
 @dataclass(frozen=True, config=KNOWN_KEYS_ONLY)
 class SplitSpec:
-    """Which examples train and test.
+    """Division into examples that train and examples that test.
 
     Without shares the first split is the paper's (80 / 10 / 10, `fairbound.data.paper_split`), and
     any others are random ones of its sizes.
     """
 
     seed: Annotated[int, Field(strict=True, ge=0)]
-    shares: Shares | None = None
+    shares: SplitShares | None = None
 
     def split(self, groups: Tensor, number: int) -> Split:
         """The paper's comes first unless shares are given; the others are random, each with another
@@ -134,7 +134,7 @@ class TableSpec:
 
     title: Text
     group: Text
-    notion: Notion
+    notion: NotionName
     bound: Size
     name: str = ""  # of the file
     # constraints are divided by it; sqrt(m): many have the size of one
@@ -152,7 +152,7 @@ class TableSpec:
     cell: Count | None = None  # examples of each group, where that is not `batch`
     rows: Count | None = None  # of the table that are kept, drawn at random; None: all
     min_size: Annotated[int, Field(ge=0)] = 10  # smaller groups are merged
-    split: SplitSpec = SplitSpec(seed=SEED, shares={"train": 0.8, "test": 0.2})
+    split: SplitSpec = SplitSpec(seed=_SEED, shares={"train": 0.8, "test": 0.2})
     # how multiplier methods move x; empty: by their own step
     primal: Mapping[str, Any] = Field(default_factory=dict)
     on_board: bool = True
@@ -181,7 +181,7 @@ class TableSpec:
         return hash(json.dumps(asdict(self), sort_keys=True, default=str))
 
     def data_source(self) -> str:
-        """Of the data: acs:OK where they are found, else synthetic:OK; or a file."""
+        """Source of the data: acs:OK where they are found, else synthetic:OK; or a file."""
         return self.source or best(str(self.state), self.folder)
 
     def deciding(self) -> dict[str, Any]:
@@ -189,18 +189,18 @@ class TableSpec:
         return {name: value for name, value in asdict(self).items() if name in DECIDING}
 
 
-MODELS: dict[tuple[str, ...], Any] = {(): TableSpec, ("split",): SplitSpec}  # of a file
+TABLE_MODELS: dict[tuple[str, ...], Any] = {(): TableSpec, ("split",): SplitSpec}  # of a file
 
 
 def read_spec(path: Path) -> TableSpec:
     """The keys of a TOML file; nothing is loaded yet."""
     table = read_toml(path, "a problem")
-    with mistakes_in(path, MODELS, table):
+    with mistakes_in(path, TABLE_MODELS, table):
         return table_spec(table, path)
 
 
 def table_spec(table: Mapping[str, Any], path: Path) -> TableSpec:
-    """From a file's content; a source that is a file is a path from the folder of that file."""
+    """Read a file's content; a source that is a file is a path from the folder of that file."""
     table = {"name": path.stem} | dict(table)
     if not is_census(str(table.get("source", "acs:"))):
         table["source"] = str(path.parent / table["source"])
@@ -234,7 +234,7 @@ def table_problem(spec: TableSpec) -> BenchmarkProblem:
 # Network and constraints --------------------------------------------------------------------------
 
 
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+def binary_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Per-example loss, from logits."""
     return nn.functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
 
@@ -250,8 +250,8 @@ def fully_connected(inputs: int, *hidden: int) -> nn.Module:
 def named_constraint(
     notion: str, bound: float, groups: Tensor, labels: Tensor, names: Sequence[str]
 ) -> Constraint:
-    """By the name of a notion, one of the paper's or of `constraints.NOTIONS`, over the
-    examples."""
+    """Make the constraint with the name of a notion, one of the paper's or of
+    `constraints.NOTIONS`, over the examples."""
     if notion == "absolute_against_pooled":
         sizes = torch.bincount(groups, minlength=len(names)).double()
         pooled = against_pooled((sizes / sizes.sum()).tolist(), two_sided=False)
@@ -290,11 +290,11 @@ def _build(spec: TableSpec, splits: int = 1) -> Instance:
         fairret: float = 0.0,
     ) -> Problem:
         constraint = named_constraint(notion, bound, examples.groups[column], examples.y, names)
-        constraint = scaled_constraint(constraint, 1.0 / spec.unit, cross_entropy)
+        constraint = scaled_constraint(constraint, 1.0 / spec.unit, binary_cross_entropy)
         regularizer = (
             FairretNorm(column=column, levels=len(names), weight=fairret) if fairret else None
         )
-        return Problem(forward, cross_entropy, constraint, examples, regularizer)
+        return Problem(forward, binary_cross_entropy, constraint, examples, regularizer)
 
     variant = cache(partial(on, data))
     return Instance(
@@ -322,7 +322,7 @@ def _table(source: str, label: str | None, positive: Any, folder: str | None) ->
 
 
 def _dataset(spec: TableSpec, source: str) -> Dataset:
-    """Of the source, with the groups' names and at most `rows` examples."""
+    """Data of the source, with the groups' names and at most `rows` examples."""
     data = _table(
         source, None if is_census(source) else spec.label, spec.positive, spec.folder
     ).dataset(spec.group.split(",") if "," in spec.group else spec.group, min_size=spec.min_size)
@@ -335,7 +335,7 @@ def _dataset(spec: TableSpec, source: str) -> Dataset:
     data = replace(data, levels={column: spec.groups or tuple(found)})
     if spec.rows is None or spec.rows >= data.rows:
         return data
-    kept = torch.randperm(data.rows, generator=_generator(SEED))[: spec.rows].sort().values
+    kept = torch.randperm(data.rows, generator=_generator(_SEED))[: spec.rows].sort().values
     return replace(data, X=data.X[kept], y=data.y[kept], groups={column: data.groups[column][kept]})
 
 

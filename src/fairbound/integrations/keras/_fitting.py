@@ -27,7 +27,7 @@ from fairbound.integrations.torch._kkt_report import report_kkt
 from fairbound.training._problem import Problem
 from fairbound.training._runner import run
 
-EVALUATIONS = 20  # on all examples during the training
+_EVALUATIONS = 20  # on all examples during the training
 EVALUATION_BATCH = 8_192  # examples of one forward pass of an evaluation
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -51,7 +51,7 @@ class Fitted:
 
     @property
     def multipliers(self) -> dict[str, float]:
-        """By name; for a method that has none, those that fit best."""
+        """Multipliers by name; for a method that has none, those that fit best."""
         return self.report.multipliers
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ def fit(
     sizes = BatchSpec(min(batch_size, len(inputs)), max(1, min(batch_size, smallest)))
     sampler = Sampler(Split.all_train(len(inputs)), bound_constraint.cells, sizes, seed)
 
-    every = max(1, steps // EVALUATIONS)
+    every = max(1, steps // _EVALUATIONS)
     training = run(
         problem, method or AdaptivePI(), sampler, module.weights.detach(), steps, every=every
     )

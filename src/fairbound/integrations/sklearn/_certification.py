@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fairbound.auditing import Verdict, verdict
-from fairbound.integrations.sklearn._corrections import Correction, Scores, decisions
+from fairbound.integrations.sklearn._corrections import Correction, ScoredExamples, decisions
 
 
 class Certificate(NamedTuple):
@@ -24,7 +24,9 @@ class Certificate(NamedTuple):
     verdicts: tuple[Verdict, ...]  # of the candidates that were tested
 
 
-def certify(candidates: Sequence[tuple[Correction, Scores]], level: float = 0.95) -> Certificate:
+def certify(
+    candidates: Sequence[tuple[Correction, ScoredExamples]], level: float = 0.95
+) -> Certificate:
     """Test corrections in their order, each with its model's scores of the calibration examples."""
     verdicts: list[Verdict] = []
     for correction, scores in candidates:
@@ -35,7 +37,7 @@ def certify(candidates: Sequence[tuple[Correction, Scores]], level: float = 0.95
     return Certificate(held - 1 if held else None, tuple(verdicts))
 
 
-def judge(correction: Correction, scores: Scores, level: float) -> Verdict:
+def judge(correction: Correction, scores: ScoredExamples, level: float) -> Verdict:
     """Whether the constraints hold in the population that the examples were drawn from."""
     logits = correction.apply(scores.logits, scores.ratios)
     return verdict(

@@ -33,7 +33,7 @@ from fairbound.integrations.sklearn._trainer import (
     train,
 )
 
-BINS = 16  # quantile bins of a numeric column, for its piecewise-linear encoding
+_BINS = 16  # quantile bins of a numeric column, for its piecewise-linear encoding
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -120,7 +120,7 @@ class FairClassifier(FairClassifierMixin, BaseEstimator):
     def _learn_encoding(self, X: Any, rows: NDArray[np.int64]) -> None:
         raw = self.module is not None
         self._features = FeatureEncoder.fit(
-            X, self.categorical_features, rows, bins=0 if raw else BINS
+            X, self.categorical_features, rows, bins=0 if raw else _BINS
         )
         self.notes_ = [] if raw else list(self._features.notes)
 

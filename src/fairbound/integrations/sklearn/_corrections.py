@@ -73,7 +73,7 @@ def decisions(logits: Tensor) -> Tensor:
     return (logits > 0).long() if logits.ndim == 1 else logits.argmax(-1)
 
 
-class Scores(NamedTuple):
+class ScoredExamples(NamedTuple):
     """What a model says of N examples, and what is known of them."""
 
     logits: Tensor  # (N,) or (N, classes) float64
@@ -207,7 +207,7 @@ class CellMeans:
     """Means of the cells of constraints over some examples, small cells shrunk toward all
     examples."""
 
-    def __init__(self, constraints: Sequence[Constraint], scores: Scores) -> None:
+    def __init__(self, constraints: Sequence[Constraint], scores: ScoredExamples) -> None:
         self.constraints, self.scores = tuple(constraints), scores
         weight = (
             torch.ones(len(scores.labels)).double()

@@ -30,7 +30,7 @@ MIN_CALIBRATION = 30  # examples: with fewer nothing is held out
 SMALL_TABLE = 100_000
 
 
-class Model(Protocol):
+class LogitModel(Protocol):
     """A trained model of some target."""
 
     def logits(self, inputs: Any) -> Tensor:
@@ -50,7 +50,7 @@ class Development(NamedTuple):
 
 
 class CrossFitted(NamedTuple):
-    model: Model
+    model: LogitModel
     out_of_fold: Tensor  # (n,) or (n, classes) logits of the training examples
     note: str = ""  # what was trained, for the report
 
@@ -151,7 +151,7 @@ def class_probabilities(estimator: Any, X: Any, names: NDArray[Any]) -> NDArray[
 
 
 def as_logits(probabilities: NDArray[np.float64]) -> Tensor:
-    """Of probabilities (N, classes): (N,) for two classes, else logarithms."""
+    """Logits of probabilities (N, classes): (N,) for two classes, else logarithms."""
     p = torch.from_numpy(probabilities).clamp(min=SMALLEST_PROBABILITY)
     return (p[:, 1] / p[:, 0]).log() if p.shape[1] == 2 else (p / p.sum(1, keepdim=True)).log()
 

@@ -32,7 +32,7 @@ MAX_DEVIATIONS = 1e6  # standard deviations from the mean at which inputs are cl
 MAX_DENSE = 5e8  # entries of a sparse X: 2 GB as float32
 MIN_COUNT = 2  # training examples of a category that has its own code
 # kinds of entries, in the words of infer_dtype
-NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
 
 
 class Features(NamedTuple):
@@ -154,7 +154,7 @@ class FeatureEncoder:
         for j, (name, column, kind) in enumerate(
             _columns(X, slice(None) if train is None else np.asarray(train))
         ):
-            if mask[j] if mask is not None else not kind.startswith((*NUMBERS, "mixed")):
+            if mask[j] if mask is not None else not kind.startswith((*_NUMBERS, "mixed")):
                 columns.append(categories := CategoricalColumn.fit(column, name))
                 if not categories.codes:
                     notes.append(
@@ -174,7 +174,8 @@ class FeatureEncoder:
         )
 
     def transform(self, X: Any) -> Features:
-        """Both in the order of the columns of X; the parts of a numeric column are side by side."""
+        """Encode numbers and codes, both in the order of the columns of X; the parts of a numeric
+        column are side by side."""
         X = as_frame(X)
         numeric, codes = [np.empty((len(X), 0), np.float32)], [np.empty((len(X), 0), np.int64)]
         for (name, column, kind), each in zip(_columns(X), self.columns, strict=True):
@@ -239,7 +240,7 @@ def _columns(X: Any, rows: Any = slice(None)) -> Iterator[tuple[str | int, Any, 
 
 def _to_float(column: Any, kind: str, name: str | int) -> NDArray[np.float64]:
     """(N,) numbers, NaN where missing."""
-    if kind not in NUMBERS:
+    if kind not in _NUMBERS:
         column = column.astype(object)
         for wrong in (
             entry for entry in column.dropna() if not isinstance(entry, (Real, Decimal, np.bool_))

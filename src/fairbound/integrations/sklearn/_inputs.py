@@ -161,7 +161,7 @@ def refuse_permuted(X: Any, **columns: Any) -> None:
 
 
 def data_hash(X: Any, *columns: Any) -> str:
-    """Of the entries, whatever kind of table or column they are in."""
+    """Hash of the entries, whatever kind of table or column they are in."""
     frames = [
         as_frame(X),
         *(pd.DataFrame(np.asarray(column, object)) for column in columns if column is not None),

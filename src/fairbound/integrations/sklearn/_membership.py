@@ -13,7 +13,7 @@ from torch import Tensor
 from fairbound.constraints._cells import Cell
 from fairbound.constraints._constraint import Constraint
 from fairbound.integrations.sklearn._corrections import CellMeans
-from fairbound.integrations.sklearn._cross_fitting import CrossFitted, Model
+from fairbound.integrations.sklearn._cross_fitting import CrossFitted, LogitModel
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -38,10 +38,10 @@ class Membership:
     trust: tuple[Tensor, ...]
     classes: int
     with_labels: bool  # whether models predict group and label together
-    models: Mapping[str, Model] | None  # by column; None: the group is used at prediction
+    models: Mapping[str, LogitModel] | None  # by column; None: the group is used at prediction
 
     def group_logits(self, inputs: Any) -> dict[str, Tensor]:
-        """Of the models, by column."""
+        """Logits of the models, by column."""
         return {by: model.logits(inputs) for by, model in (self.models or {}).items()}
 
     def ratios(

@@ -38,7 +38,7 @@ from fairbound.columns._groups import SUBGROUPS, GroupEncoder
 from fairbound.columns._labels import evident_positive
 from fairbound.constraints._constraint import Constraint
 from fairbound.integrations.sklearn._certification import Certificate, certify, judge, not_certified
-from fairbound.integrations.sklearn._corrections import TOLERANCE, Scores, no_correction
+from fairbound.integrations.sklearn._corrections import TOLERANCE, ScoredExamples, no_correction
 from fairbound.integrations.sklearn._cross_fitting import (
     CrossFitted,
     Development,
@@ -255,7 +255,9 @@ class FairClassifierMixin(ClassifierMixin):
             constant, len(selection.constant), selection.small, beyond, self._could_be_certified
         )
 
-    def _certified(self, selection: Selection, held_out: Any) -> tuple[Candidate, Scores, Scores]:
+    def _certified(
+        self, selection: Selection, held_out: Any
+    ) -> tuple[Candidate, ScoredExamples, ScoredExamples]:
         """The last certified candidate up to the chosen one, else that one; scores of the plain
         model and of its own.
 
@@ -273,7 +275,7 @@ class FairClassifierMixin(ClassifierMixin):
         }.values():
             logits = fitted.model.logits(inputs)
             ratios = () if membership is None else membership.ratios(logits, group_logits, groups)
-            scores[id(fitted)] = Scores(logits, ratios, labels, groups, weight)
+            scores[id(fitted)] = ScoredExamples(logits, ratios, labels, groups, weight)
 
         def tested(sequence: Sequence[Candidate]) -> Certificate:
             return certify(
@@ -343,7 +345,7 @@ class FairClassifierMixin(ClassifierMixin):
         }
 
     def _refuse_unnamed_class(self) -> None:
-        """Of two texts neither is the positive one by itself."""
+        """Refuse two classes that are texts where `pos_label` names neither as the positive one."""
         rates = any(constraint.statistic is not None for constraint in self.constraints_)
         if rates and len(self.classes_) == 2 and self._named_or_evident is None:
             one, other = self.classes_.tolist()
@@ -407,7 +409,7 @@ class FairClassifierMixin(ClassifierMixin):
             )
         groups = self._encoder.transform(sensitive_features, len(labels))
         logits = self._corrected(X, sensitive_features)
-        scores = Scores(
+        scores = ScoredExamples(
             logits, (), labels, groups, None if weight is None else torch.from_numpy(weight)
         )
         return judge(no_correction(self.constraints_), scores, self.level)

@@ -20,14 +20,19 @@ from fairbound._utils.sentences import counted
 from fairbound.auditing import Audit, Comparison, audit, compare
 from fairbound.auditing._page import Opening, comparison_page
 from fairbound.auditing._verdicts import most_important, table_line
-from fairbound.integrations.sklearn._corrections import TOLERANCE, Correction, Scores, decisions
+from fairbound.integrations.sklearn._corrections import (
+    TOLERANCE,
+    Correction,
+    ScoredExamples,
+    decisions,
+)
 from fairbound.integrations.sklearn._membership import probabilities
 from fairbound.reports._page import TableCell
 
-WIDTH = 80
+_WIDTH = 80
 # smallest selection rate over the largest: below, US agencies look closer (29 CFR 1607.4 D)
 FOUR_FIFTHS = 0.8
-RATES = {  # those of the audit, and their short names
+_RATES = {  # those of the audit, and their short names
     "positive_rate": "selection rate",
     "true_positive_rate": "true positives",
     "false_positive_rate": "false positives",
@@ -77,7 +82,9 @@ class Predictions(NamedTuple):
     right: Tensor  # (N, 2) whether the decision is right, before and after
 
     @staticmethod
-    def of(before: Scores, after: Scores, correction: Correction, positive: int) -> Predictions:
+    def of(
+        before: ScoredExamples, after: ScoredExamples, correction: Correction, positive: int
+    ) -> Predictions:
         corrected = correction.apply(after.logits, after.ratios)
         columns = []
         for logits in (before.logits, corrected):
@@ -139,7 +146,8 @@ class Predictions(NamedTuple):
 
 
 def write_report(fitted: Any, html: str | Path | None = None) -> str:
-    """Of a fitted estimator; `html`: also as the audit's page, about the first column of groups."""
+    """Write the report of a fitted estimator; `html`: also as the audit's page, about the first
+    column of groups."""
     predictions, warnings, facts = fitted._predictions, [*_warnings(fitted)], [*_facts(fitted)]
     compared = [
         predictions.comparison(*column, fitted.choice_, fitted.level)
@@ -233,7 +241,7 @@ def _candidates_section(fitted: Any) -> Opening:
 
 
 def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(sentence, WIDTH))
+    return "\n".join(textwrap.wrap(sentence, _WIDTH))
 
 
 def _warnings(fitted: Any) -> Iterator[str]:
@@ -335,7 +343,7 @@ def _groups(fitted: Any, compared: Comparison) -> str:
         zip(compared.first.groups, compared.second.groups, strict=True)
     ):
         heads = [before.name[:22], f"  {counted(before.examples, 'example')}", "", ""]
-        for head, (rate, name) in zip(heads, RATES.items(), strict=True):
+        for head, (rate, name) in zip(heads, _RATES.items(), strict=True):
             cells = [_interval(model.rates[rate]) for model in (before, after)]
             lines.append(f"{head:<22} {name:<15} {cells[0]:>20} {cells[1]:>20}".rstrip())
         lines.append(f"{'':<22} {'changed':<15} {fitted._predictions.changed(by, code)}")
@@ -360,7 +368,7 @@ def _side_effects(compared: Comparison) -> Iterator[str]:
             f"Smallest selection rate over the largest: {_interval(before)} before,"
             f" {_interval(after)} after.{below}"
         )
-    for rate, name in RATES.items():
+    for rate, name in _RATES.items():
         first, second = (_difference(found, rate) for found in (compared.first, compared.second))
         if (
             first is not None

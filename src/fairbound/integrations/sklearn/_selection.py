@@ -29,7 +29,7 @@ from fairbound.integrations.sklearn._corrections import (
     ConstraintRows,
     Correction,
     Evaluated,
-    Scores,
+    ScoredExamples,
     evaluate,
     fit_correction,
     no_correction,
@@ -171,10 +171,11 @@ class CandidateSearch:
         return self.cross_fit(self.data, target, classes, self.data.weight, main=False)
 
     def _means(self, fitted: CrossFitted) -> CellMeans:
-        """Of a model without a correction, out of fold."""
+        """Means of a model without a correction, out of fold."""
         data = self.data
         return CellMeans(
-            self.constraints, Scores(fitted.out_of_fold, (), data.labels, data.groups, data.weight)
+            self.constraints,
+            ScoredExamples(fitted.out_of_fold, (), data.labels, data.groups, data.weight),
         )
 
 
@@ -306,7 +307,7 @@ def group_weights(
 
 
 def drop_worse(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Without those that are worse, in violation and in accuracy, than the last one, the
+    """Remove candidates that are worse, in violation and in accuracy, than the last one, the
     unconstrained model."""
     plain = candidates[-1].value
     return [

@@ -26,7 +26,7 @@ from fairbound.integrations.sklearn._inputs import Notion, make_constraints
 from fairbound.metrics._intervals import wilson
 from fairbound.reports._figures import label_points
 
-BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2)
+_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 class TradeOffPoint(NamedTuple):
@@ -120,7 +120,7 @@ def trade_off_curve(
     *,
     estimator: Any = None,
     constraints: Sequence[str] | None = None,
-    bounds: Sequence[float] = BOUNDS,
+    bounds: Sequence[float] = _BOUNDS,
     test_size: float = 0.3,
 ) -> TradeOffCurve:
     """Fit with many bounds and notions, and evaluate on held-out data.

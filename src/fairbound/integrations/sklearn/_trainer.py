@@ -29,7 +29,7 @@ WEIGHT_DECAY = 0.1
 BATCH_SIZES = (16, 256)  # smallest and largest; in between, a fiftieth of the training examples
 MIN_STEPS = 1_000  # of a run on few examples
 MIN_EPOCHS = 5  # of a run on many examples
-EVALUATIONS = 30  # per run
+_EVALUATIONS = 30  # per run
 PATIENCE = 5  # evaluations without an improvement of any network before the run ends
 CHUNK = 8_192  # examples per forward pass in an evaluation
 
@@ -62,7 +62,7 @@ class History(NamedTuple):
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """From one logit (the last dimension is 1), or one per class."""
+    """Loss of every example, from one logit (the last dimension is 1), or one per class."""
     if outputs.shape[-1] == 1:
         logits = outputs[..., 0]
         return nn.functional.binary_cross_entropy_with_logits(
@@ -132,7 +132,7 @@ def train(
     batch = min(size, batch_size or min(max(size // 50, BATCH_SIZES[0]), BATCH_SIZES[1]))
     per_epoch = max(1, size // batch)
     epochs = epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / per_epoch))
-    steps, every = per_epoch * epochs, max(1, per_epoch * epochs // EVALUATIONS)
+    steps, every = per_epoch * epochs, max(1, per_epoch * epochs // _EVALUATIONS)
     decayed = [p for name, p in network.named_parameters() if "bias" not in name]
     others = [p for name, p in network.named_parameters() if "bias" in name]
     groups = [
@@ -213,7 +213,7 @@ class NetworkAverage:
         return one_logit(self.outputs(inputs).mean(0))
 
     def out_of_fold(self, inputs: Features, left_out: Tensor, fold: Tensor) -> Tensor:
-        """Of every example the average of the members that left out its fold, `left_out` (S,)."""
+        """Average, for every example, of the members that left out its fold, `left_out` (S,)."""
         unseen = (left_out[:, None] == fold).double()[..., None]
         return one_logit((self.outputs(inputs) * unseen).sum(0) / unseen.sum(0))
 

@@ -24,7 +24,7 @@ from fairbound.integrations.torch._progress import MOST_NAMED, forces
 from fairbound.integrations.torch._steps import StepInfo, Steps
 from fairbound.training._contract import check_contract
 
-Groups = Tensor | Mapping[str, Tensor]
+_Groups = Tensor | Mapping[str, Tensor]
 
 
 class Constrained:
@@ -95,7 +95,7 @@ class Constrained:
     def backward(
         self,
         losses: Tensor | MiniBatch,
-        groups: Groups | None = None,
+        groups: _Groups | None = None,
         *,
         labels: Tensor | None = None,
         outputs: Tensor | None = None,
@@ -106,8 +106,8 @@ class Constrained:
         scaler: torch.amp.GradScaler | None = None,
         scale: float = 1.0,
     ) -> StepInfo:
-        """In place of `losses.mean().backward()`: the method's direction is added to `.grad`, its
-        state moves on.
+        """Take the place of `losses.mean().backward()`: the method's direction is added to `.grad`,
+        its state moves on.
 
         Args:
             losses: (B,) per-example losses (`reduction="none"`), with the graph of the forward
@@ -149,14 +149,14 @@ class Constrained:
         return self._steps.backward_closure(evaluate, scale)
 
     def start(
-        self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_batch: Any
+        self, losses: Tensor | MiniBatch, groups: _Groups | None = None, **of_batch: Any
     ) -> None:
         """Initialize from a separate mini-batch, before the first step; else from that of the first
         step."""
         self._steps.start(self._shown(losses, groups, of_batch))
 
     def _shown(
-        self, losses: Tensor | MiniBatch, groups: Groups | None, of_batch: dict[str, Any]
+        self, losses: Tensor | MiniBatch, groups: _Groups | None, of_batch: dict[str, Any]
     ) -> MiniBatch:
         # `MiniBatch` puts what was given by name in order, and refuses other names
         return self._steps.batch(losses, *MiniBatch(losses, groups, **of_batch)[1:-1])  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ class Constrained:
     def loss(
         self,
         losses: Tensor | MiniBatch,
-        groups: Groups | None = None,
+        groups: _Groups | None = None,
         *,
         labels: Tensor | None = None,
         outputs: Tensor | None = None,
@@ -174,8 +174,8 @@ class Constrained:
         objective: Tensor | None = None,
         values: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """In place of `losses.mean()`, where a trainer calls backward: the mean loss; its gradient
-        is the direction.
+        """Take the place of `losses.mean()`, where a trainer calls backward: the mean loss; its
+        gradient is the direction.
 
         The method's state moves at the next step of the model's optimizer, once for all
         mini-batches that were passed backward before it. Under `torch.no_grad()` and in evaluation
@@ -239,7 +239,7 @@ class Constrained:
     # Several mini-batches for one step ------------------------------------------------------------
 
     def accumulate(
-        self, losses: Tensor | MiniBatch, groups: Groups | None = None, **of_batch: Any
+        self, losses: Tensor | MiniBatch, groups: _Groups | None = None, **of_batch: Any
     ) -> None:
         """Count a mini-batch of an accumulated step, forward pass only; then call `backward` on
         each of them.
@@ -327,8 +327,8 @@ class Constrained:
 
     @property
     def observed(self) -> dict[str, int]:
-        """In how many steps every constraint was observed, by name; with very many constraints see
-        `ages`."""
+        """Number of steps in which every constraint was observed, by name; with very many
+        constraints see `ages`."""
         if self._steps.gathered:
             raise ValueError(
                 f"observations of {len(self.names)} constraints are not counted one by one; use"

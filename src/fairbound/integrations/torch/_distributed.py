@@ -28,7 +28,7 @@ class Processes:
 
     @staticmethod
     def of(model: object, parameters: Sequence[Tensor]) -> Processes:
-        """Those of a DistributedDataParallel or `fully_shard`ed model."""
+        """Processes of a DistributedDataParallel or `fully_shard`ed model."""
         while not isinstance(model, DistributedDataParallel) and hasattr(model, "_orig_mod"):
             model = model._orig_mod  # what torch.compile put around it
         if isinstance(model, DistributedDataParallel):

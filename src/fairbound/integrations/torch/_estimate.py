@@ -58,7 +58,7 @@ class BatchStatistics:
         exact: bool = False,
         processes: Processes | None = None,
     ) -> BatchStatistics:
-        """Of a mini-batch; `exact` takes the rates in place of their surrogates.
+        """Statistics of a mini-batch; `exact` takes the rates in place of their surrogates.
 
         Where `processes` are given, the cells that their mini-batches show are gathered of
         constraints with very many.
@@ -82,7 +82,8 @@ class BatchStatistics:
         return BatchStatistics(constraints, values, functions, layout, cells)
 
     def _differentiated(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Without exact rates, and without functions of which nothing is observed."""
+        """Choose the tensors to differentiate: without exact rates, and without functions of which
+        nothing is observed."""
         chosen = self.constraints.differentiated
         if len(tensors) == 1:
             return tensors
@@ -233,7 +234,7 @@ def _most(rows: int, device: torch.device) -> Tensor:
 
 
 class DenseEvaluation:
-    """From sums and counts to [f, c] where there are few cells."""
+    """Evaluation from sums and counts to [f, c] where there are few cells."""
 
     def __init__(self, constraints: ConstraintSet, device: torch.device) -> None:
         self.dense, self.most = DenseConstraints(constraints, device), _most(constraints.m, device)
@@ -322,7 +323,7 @@ class ManyEvaluation:
                 running.add(part_cells, total, count)
 
     def _by_part(self, values: Tensor, cells: ShownCells | None) -> list[tuple[Tensor, Tensor]]:
-        """For every part its cells, and the entries of (1+q,) values that are theirs."""
+        """Cells of every part, and the entries of (1+q,) values that are theirs."""
         shown_cells = cells or [None] * len(self.constraints.parts)
         pairs = zip(self.constraints.parts, shown_cells, strict=True)
         sizes = [part.size if part_cells is None else len(part_cells) for part, part_cells in pairs]
@@ -359,7 +360,7 @@ class ManyAffine(NamedTuple):
 
 
 def added(totals: Sequence[SumsCounts]) -> SumsCounts:
-    """Of several mini-batches together."""
+    """Sums and counts of several mini-batches together."""
     total = totals[0]
     for part in totals[1:]:
         total = total.plus(part)

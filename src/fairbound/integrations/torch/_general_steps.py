@@ -22,7 +22,13 @@ from fairbound.integrations.torch._checks import check_dependence
 from fairbound.integrations.torch._estimate import BatchEstimate, BatchStatistics
 from fairbound.integrations.torch._gradient_pass import loss_scale
 from fairbound.integrations.torch._parameters import check_graphs, non_finite
-from fairbound.integrations.torch._state_dict import CELL, CONSTRAINT, OTHER, PARAMETER, kept_where
+from fairbound.integrations.torch._state_dict import (
+    CELL,
+    CONSTRAINT,
+    OTHER_LEAF,
+    PARAMETER,
+    kept_where,
+)
 from fairbound.integrations.torch._steps import StepInfo, Steps
 
 REMEDY = "use one that takes one gradient a step, such as DescentAscent or SSLALM"
@@ -184,6 +190,12 @@ def _kinds(method: Algorithm[Any]) -> list[str]:
     for here, wider, longer in zip(shapes(3, 5), shapes(3, 6), shapes(4, 5), strict=True):
         with_m, with_n = here != wider, here != longer  # a gradient for every cell goes with both
         kinds.append(
-            CELL if with_m and with_n else CONSTRAINT if with_m else PARAMETER if with_n else OTHER
+            CELL
+            if with_m and with_n
+            else CONSTRAINT
+            if with_m
+            else PARAMETER
+            if with_n
+            else OTHER_LEAF
         )
     return kinds

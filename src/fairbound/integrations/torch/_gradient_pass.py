@@ -16,7 +16,7 @@ from fairbound.integrations.torch._parameters import (
     SmoothedParameters,
     check_graphs,
     clear,
-    explained,
+    graph_error,
     non_finite,
 )
 
@@ -58,7 +58,7 @@ class GradientPass:
         try:
             torch.autograd.backward(tensors, weights)
         except RuntimeError as error:
-            raise explained(error) from None
+            raise graph_error(error) from None
 
     def keep(
         self,

@@ -72,7 +72,7 @@ class Pending(NamedTuple):
     finite: Tensor | None = None  # () bool where nobody looks at it
 
     def joined(self, other: Pending) -> Pending:
-        """Both together."""
+        """Join both."""
         if self.cells is not None:
             raise ValueError(
                 "several backward passes for one optimizer step gather all constraints, and with"
@@ -181,8 +181,8 @@ class TrainerSteps:
         )
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Before an optimizer's step: some loss reached the model; gradients that nobody looked at
-        are finite, or 0."""
+        """Check before an optimizer's step: some loss reached the model; gradients that nobody
+        looked at are finite, or 0."""
         if self.pending is None or not self._trains(optimizer):
             return
         grads = self.steps.parameters.grads()
@@ -191,7 +191,7 @@ class TrainerSteps:
             clear(grads, self.pending.finite)
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """After an optimizer's step: if it is one of the model's, the method's state moves by all
+        """Follow an optimizer's step: if it is one of the model's, the method's state moves by all
         that is pending."""
         if self.pending is None or not self._trains(optimizer):
             return

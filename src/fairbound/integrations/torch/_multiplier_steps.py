@@ -23,11 +23,11 @@ from fairbound.integrations.torch._estimate import BatchEstimate, BatchStatistic
 from fairbound.integrations.torch._gradient_pass import GradientPass
 from fairbound.integrations.torch._parameters import SmoothedParameters
 from fairbound.integrations.torch._probes import Probes
-from fairbound.integrations.torch._state_dict import CONSTRAINT, OTHER
+from fairbound.integrations.torch._state_dict import CONSTRAINT, OTHER_LEAF
 from fairbound.integrations.torch._steps import ONE_BATCH, StepInfo, Steps
 
 
-class Answer(NamedTuple):
+class StepAnswer(NamedTuple):
     """What the method says to the values of a step's mini-batches."""
 
     table: Any  # its state with all rows
@@ -54,13 +54,13 @@ class MultiplierSteps(Steps):
         self.probes = self._new_probes()
         # the weight of f
         self._one = torch.ones(1, dtype=torch.float64, device=self.parameters.device)
-        self.kinds = [CONSTRAINT if leaf.ndim else OTHER for leaf in self.initial_state(None)]
+        self.kinds = [CONSTRAINT if leaf.ndim else OTHER_LEAF for leaf in self.initial_state(None)]
         self.accumulated: list[SumsCounts] = []
         self._accumulated_step: AccumulatedStep | None = None
 
     def _new_probes(self) -> Probes | None:
-        """For a method that measures; where a mini-batch shows few of very many rows, these share
-        their sizes."""
+        """Make probes for a method that measures; where a mini-batch shows few of very many rows,
+        these share their sizes."""
         return (
             Probes(self.parameters, self.processes, 1 if self.gathered else self.rows)
             if self.method.measures
@@ -146,7 +146,7 @@ class MultiplierSteps(Steps):
             self.probes.pending = False  # what was measured is not finite, and no step follows
         return super().skip(estimate, scaler)
 
-    def ask(self, estimates: Sequence[BatchEstimate]) -> Answer:
+    def ask(self, estimates: Sequence[BatchEstimate]) -> StepAnswer:
         """The method's weights and next state; nothing is changed."""
         main = estimates[self.main]
         table = self.begun(main)
@@ -166,12 +166,12 @@ class MultiplierSteps(Steps):
         changed = [
             leaf.contiguous() for leaf, old in zip(new, before, strict=True) if leaf is not old
         ]
-        return Answer(table, before, new, torch.cat([self._one, w]), [*values, *changed])
+        return StepAnswer(table, before, new, torch.cat([self._one, w]), [*values, *changed])
 
     def pass_backward(
         self,
         gradients: GradientPass,
-        answer: Answer,
+        answer: StepAnswer,
         estimate: BatchEstimate,
         examples: BatchStatistics,
     ) -> None:
@@ -211,7 +211,7 @@ class MultiplierSteps(Steps):
 
     def move(
         self,
-        answer: Answer,
+        answer: StepAnswer,
         estimates: Sequence[BatchEstimate],
         cells: Sequence[ShownCells | None],
         made: Tensor | None = None,
@@ -332,7 +332,7 @@ class AccumulatedStep:
     def __init__(
         self,
         estimate: BatchEstimate,
-        answer: Answer,
+        answer: StepAnswer,
         gradients: GradientPass,
         left: int,
         counts: Tensor,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-AT_ONCE = 1 << 24  # numbers of a temporary
+_AT_ONCE = 1 << 24  # numbers of a temporary
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes
 Grads = list[Tensor | None]  # what `.grad` held, one entry for each parameter
 
@@ -122,7 +122,7 @@ class Parameters:
                 allow_unused=True,
             )
         except RuntimeError as error:
-            raise explained(error) from None
+            raise graph_error(error) from None
         reached = [gradient is not None for gradient in gradients]
         parts = zip(self.tensors, gradients, strict=True)
         return (
@@ -213,7 +213,7 @@ class SmoothedParameters:
     z)."""
 
     def __init__(self, parameters: Parameters) -> None:
-        """At the parameters as they are now, in at least single precision."""
+        """Start at the parameters as they are now, in at least single precision."""
         self.parameters = parameters
         self.z = [p.detach().to(_wide(p), copy=True) for p in parameters.tensors]
 
@@ -264,7 +264,7 @@ def _slices(sizes: Sequence[int]) -> Iterator[slice]:
     """Parameters that stand together, of at most AT_ONCE numbers, or one larger parameter."""
     start = total = 0
     for i, size in enumerate(sizes):
-        if total and total + size > AT_ONCE:
+        if total and total + size > _AT_ONCE:
             yield slice(start, i)
             start, total = i, 0
         total += size
@@ -296,7 +296,7 @@ def non_finite(tensors: Sequence[Tensor], groups: Sequence[Any] = ()) -> Tensor:
 
 
 def _alike(tensors: list[Tensor]) -> list[tuple[torch.device, torch.dtype, list[Tensor]]]:
-    """Those of one device and precision together, as a foreach operation wants them."""
+    """Group tensors of one device and precision together, as a foreach operation wants them."""
     by_kind = torch._C._group_tensors_by_device_and_dtype([tensors], False)  # type: ignore[list-item]
     return [(*kind, alike) for kind, ((alike,), _) in by_kind.items()]  # type: ignore[misc]
 
@@ -326,7 +326,7 @@ def check_graphs(tensors: Sequence[Tensor]) -> None:
         )
 
 
-def explained(error: RuntimeError) -> Exception:
+def graph_error(error: RuntimeError) -> Exception:
     """torch's error about a graph that is gone as a sentence; any other as it is."""
     if "second time" not in str(error):
         return error
@@ -342,7 +342,7 @@ def dense(gradient: Tensor) -> Tensor:
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
-    """At least the precision of float32."""
+    """Dtype with at least the precision of float32."""
     return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from fairbound._utils.optional import need
 from fairbound.integrations.torch._progress import MonitorHistory
 
-PANELS = {  # what a panel shows: names of records, or how they begin
+_PANELS = {  # what a panel shows: names of records, or how they begin
     "loss": ("objective",),
     "constraint, minus its bound": ("constraint/", "violation"),
     "force, relative to the loss": ("force/", "force"),
@@ -30,7 +30,7 @@ def drawn(history: MonitorHistory) -> Any:
             " training"
         )
     panels: dict[str, list[str]] = {}
-    for title, kinds in PANELS.items():
+    for title, kinds in _PANELS.items():
         by_kind = [
             [name for name in history.records[-1] if name.startswith(kind)] for kind in kinds
         ]

@@ -19,9 +19,9 @@ from torch._functorch import config as functorch_config
 
 from fairbound._utils.measuring import EVERY, SAMPLE, Measurements, Sizes, is_probe
 from fairbound.integrations.torch._distributed import Processes
-from fairbound.integrations.torch._parameters import Parameters, dense, explained, local
+from fairbound.integrations.torch._parameters import Parameters, dense, graph_error, local
 
-FEWEST = 16  # sampled coordinates of a tensor, so that a constraint on a small one is seen
+_FEWEST = 16  # sampled coordinates of a tensor, so that a constraint on a small one is seen
 
 
 class Probes:
@@ -33,7 +33,7 @@ class Probes:
         functorch_config.donated_buffer = False
         pieces = parameters.pieces([p.detach() for p in parameters.tensors])
         counts = [
-            min(p.numel(), max(FEWEST, math.ceil(SAMPLE * p.numel() / parameters.n)))
+            min(p.numel(), max(_FEWEST, math.ceil(SAMPLE * p.numel() / parameters.n)))
             for p in pieces
         ]
         self.at = [
@@ -65,8 +65,8 @@ class Probes:
         return torch.cat(parts)
 
     def sizes(self, m: int) -> Sizes:
-        """Of m constraints, with the step that followed the last probe once the optimizer has made
-        it."""
+        """Sizes of m constraints, with the step that followed the last probe once the optimizer has
+        made it."""
         self._waited += 1
         moved = self.parameters.tensors[0]._version != self._version
         # a step through `.data` does not count as a version
@@ -118,7 +118,7 @@ class Probes:
                 outputs, self.parameters.tensors, by_output, retain_graph=True, allow_unused=True
             )
         except RuntimeError as error:
-            raise explained(error) from None
+            raise graph_error(error) from None
         sample = self._sampled(gradients) / factor
         for group in self.processes.groups:
             distributed.all_reduce(sample, group=group)

@@ -17,7 +17,7 @@ from torch import Tensor
 from fairbound._utils.frames import frames_of_ours
 from fairbound.algorithms._diagnostics import (
     WINDOW,
-    recorded,
+    monitor_record,
     sign_of_divergence,
     signs_of_infeasibility,
 )
@@ -29,15 +29,15 @@ from fairbound.integrations.torch._state_dict import by_constraint, by_name
 NEVER_OBSERVED_AFTER = 50  # steps after which a constraint that no example was about is warned of
 SELDOM_OBSERVED_AFTER = 500  # steps after which one is warned of that few mini-batches showed
 SELDOM = 0.05  # share of the mini-batches
-MAX_RECORDS = 200  # of the monitors; then every other one goes
+_MAX_RECORDS = 200  # of the monitors; then every other one goes
 MOST_NAMED = 20  # constraints that logs and plots show one by one; of more, the largest
 # steps that wait on the device until they are read, and a loop that diverges is warned of
 READ_TOGETHER = 100
 
 
 class MonitorHistory:
-    """What `diagnostics.recorded` keeps of a step, at equal distances, which double when there are
-    too many records."""
+    """What `diagnostics.monitor_record` keeps of a step, at equal distances, which double when
+    there are too many records."""
 
     def __init__(self, every: int = 1) -> None:
         self.every = every
@@ -50,7 +50,7 @@ class MonitorHistory:
         rows = torch.stack([values.double() for values in columns.values()], 1).tolist()
         self.steps += steps
         self.records += [dict(zip(columns, row, strict=True)) for row in rows]
-        while len(self.steps) > MAX_RECORDS:
+        while len(self.steps) > _MAX_RECORDS:
             self.every *= 2
             places = [i for i, step in enumerate(self.steps) if step % self.every == 0]
             self.steps, self.records = (
@@ -202,9 +202,9 @@ class Progress:
         )
         values = torch.stack([step.values for step in steps])
         c = self._last[None, :m] if self.gathered else values[:, 1:]
-        return recorded(together, y, values[:, 0], c, self.constraints.equality) | self._drawn(
-            steps, y, c
-        )
+        return monitor_record(
+            together, y, values[:, 0], c, self.constraints.equality
+        ) | self._drawn(steps, y, c)
 
     def _drawn(self, steps: list[LoggedStep], y: Tensor | None, c: Tensor) -> dict[str, Tensor]:
         """(T,) each: every constraint, and its force or multiplier, of few constraints; y and c are

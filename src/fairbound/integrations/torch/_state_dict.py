@@ -17,7 +17,7 @@ from fairbound._utils.sequences import LazySequence
 from fairbound.integrations.torch._parameters import Parameters
 
 # what a leaf of a state belongs to
-CONSTRAINT, PARAMETER, CELL, OTHER = "constraint", "parameter", "cell", "other"
+CONSTRAINT, PARAMETER, CELL, OTHER_LEAF = "constraint", "parameter", "cell", "other"
 
 
 def leaf_names(state: Any) -> list[str]:

@@ -65,7 +65,7 @@ class StepInfo:
 
     @property
     def rows(self) -> Tensor | None:
-        """With very many constraints: which of them `c` has, m for none; else None: all."""
+        """Rows that `c` has, with very many constraints, m for none; else None: all."""
         return self._estimate.rows
 
     @property
@@ -225,7 +225,7 @@ class Steps(ABC):
             return self.statistics(self._complete(evaluate(size)))
 
     def statistics(self, batch: MiniBatch) -> BatchStatistics:
-        """Per-example values and cells."""
+        """Statistics of a mini-batch: per-example values and cells."""
         if not self._checked:
             check_first(self.constraints, batch)
         if self.progress.attempts % CHECKED_EVERY == 0:

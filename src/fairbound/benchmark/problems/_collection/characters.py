@@ -16,13 +16,13 @@ from fairbound.benchmark.problems import BenchmarkProblem, Instance
 from fairbound.benchmark.problems.expectation import expectation
 from fairbound.training._functional import initial_points, make_functional
 
-EXAMPLES, CHARACTERS, CONTEXT, WIDTH, HIDDEN, BOUND, SEED = 800, 12, 12, 24, 64, 1.6, 2026
-SCALE = 0.1  # of a violation: what BOUND leaves above the entropy of the second chain
+_EXAMPLES, CHARACTERS, CONTEXT, _WIDTH, _HIDDEN, _BOUND, _SEED = 800, 12, 12, 24, 64, 1.6, 2026
+_SCALE = 0.1  # of a violation: what _BOUND leaves above the entropy of the second chain
 
 
 def transitions() -> Tensor:
     """(2, characters, characters) probabilities of the next character, of both chains."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(_SEED)
     logits = 2.0 * torch.randn(2, CHARACTERS, CHARACTERS, generator=generator, dtype=torch.float64)
     return logits.softmax(-1)
 
@@ -30,12 +30,12 @@ def transitions() -> Tensor:
 def texts() -> Tensor:
     """(N, 2, context + 1) characters: a sequence of each chain, started at its stationary
     distribution."""
-    generator = torch.Generator().manual_seed(SEED + 1)
+    generator = torch.Generator().manual_seed(_SEED + 1)
     found = []
     for chain in transitions():
         rows = [
             torch.multinomial(
-                torch.linalg.matrix_power(chain, 1000)[0], EXAMPLES, True, generator=generator
+                torch.linalg.matrix_power(chain, 1000)[0], _EXAMPLES, True, generator=generator
             )
         ]
         for _ in range(CONTEXT):
@@ -50,36 +50,36 @@ class LanguageModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         # of one-hot vectors: under vmap faster than an embedding
-        self.characters = nn.Linear(CHARACTERS, WIDTH)
-        self.places = nn.Parameter(0.1 * torch.randn(CONTEXT, WIDTH))
-        self.attention, self.mixed = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.hidden, self.head = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, CHARACTERS)
+        self.characters = nn.Linear(CHARACTERS, _WIDTH)
+        self.places = nn.Parameter(0.1 * torch.randn(CONTEXT, _WIDTH))
+        self.attention, self.mixed = nn.Linear(_WIDTH, 3 * _WIDTH), nn.Linear(_WIDTH, _WIDTH)
+        self.hidden, self.head = nn.Linear(_WIDTH, _HIDDEN), nn.Linear(_HIDDEN, CHARACTERS)
 
     def forward(self, text: Tensor) -> Tensor:
         """(B, context, characters), one-hot -> logits of the next character, of the same shape."""
         h = self.characters(text) + self.places
         query, key, value = self.attention(h).chunk(3, -1)
-        scores = query @ key.transpose(-1, -2) / WIDTH**0.5
+        scores = query @ key.transpose(-1, -2) / _WIDTH**0.5
         later = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1)
         h = h + self.mixed(scores.masked_fill(later, -torch.inf).softmax(-1) @ value)
         logits: Tensor = self.head(torch.relu(self.hidden(h)))
         return logits
 
 
-FORWARD = make_functional(LanguageModel())[0]
+_FORWARD = make_functional(LanguageModel())[0]
 
 
-def values(x: Tensor, pairs: Tensor) -> Tensor:
+def _values(x: Tensor, pairs: Tensor) -> Tensor:
     """pairs (B, 2, context + 1) -> (B, 2): the mean loss of a character, of each kind of text."""
     text = (pairs.flatten(0, 1)[..., None] == torch.arange(CHARACTERS)).to(x.dtype)
-    logarithms = FORWARD(x, text[:, :-1]).log_softmax(-1)
+    logarithms = _FORWARD(x, text[:, :-1]).log_softmax(-1)
     losses: Tensor = -(text[:, 1:] * logarithms).sum(-1).mean(-1)
     both: Tensor = losses.unflatten(0, (-1, 2))
-    return both - losses.new_tensor([0.0, BOUND])
+    return both - losses.new_tensor([0.0, _BOUND])
 
 
 def build() -> Instance:
-    made = expectation(values, texts(), torch.zeros(FORWARD.n), inequalities=1, batch=8)
+    made = expectation(_values, texts(), torch.zeros(_FORWARD.n), inequalities=1, batch=8)
     return replace(made, starts=lambda seeds: initial_points(LanguageModel, seeds))
 
 
@@ -88,11 +88,11 @@ PROBLEMS = (
         name="characters",
         title=(
             "A small language model: loss on one kind of text, with the loss on another at most"
-            f" {BOUND:g}"
+            f" {_BOUND:g}"
         ),
         family="control, physics, others",
         build=build,
-        scale=SCALE,
+        scale=_SCALE,
         noise="which sequences a mini-batch draws",
         kinds="<= nonlinear",
         origin=(

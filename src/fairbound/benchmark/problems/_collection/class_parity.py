@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance
-from fairbound.benchmark.problems._scaled import scaled
+from fairbound.benchmark.problems._scaled import scaled_constraint
 from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.data._dataset import Dataset, Split
 from fairbound.data._samplers import BatchSpec
 from fairbound.training._functional import initial_points, make_functional
 from fairbound.training._problem import Problem
 
-HIDDEN, SEED = 32, 2026
-DIGITS_BOUND, DIGITS_NOISE, COPIES = 0.1, 0.4, 3
-CLASSES_BOUND, CLASSES, EXAMPLES, INPUTS = 0.3, 100, 50, 16
+_HIDDEN, _SEED = 32, 2026
+DIGITS_BOUND, DIGITS_NOISE, _COPIES = 0.1, 0.4, 3
+CLASSES_BOUND, CLASSES, _EXAMPLES, INPUTS = 0.3, 100, 50, 16
 LEAST, LARGEST = 0.5, 1.1  # noise of the first and of the last class
 
 
@@ -34,13 +34,13 @@ def loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def parity(X: Tensor, y: Tensor, group: str, bound: float, batch: BatchSpec) -> Instance:
-    """Of a network with one hidden layer, with classes y as groups."""
+    """Instance of a network with one hidden layer, with classes y as groups."""
     classes = int(y.max()) + 1
     constraint = pairwise_loss_parity([str(k) for k in range(classes)], bound=bound).bind(y)
-    constraint = scaled(constraint, constraint.m**-0.5, loss)
+    constraint = scaled_constraint(constraint, constraint.m**-0.5, loss)
 
     def network() -> nn.Module:
-        return nn.Sequential(nn.Linear(X.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes))
+        return nn.Sequential(nn.Linear(X.shape[1], _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, classes))
 
     return Instance(
         problem=Problem(make_functional(network())[0], loss, constraint, Dataset(X, y, {group: y})),
@@ -53,21 +53,21 @@ def parity(X: Tensor, y: Tensor, group: str, bound: float, batch: BatchSpec) -> 
 
 def digits() -> Instance:
     pixels, labels = load_digits(return_X_y=True)
-    images = torch.from_numpy(pixels / 16).float().repeat(COPIES, 1)
-    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(SEED))
+    images = torch.from_numpy(pixels / 16).float().repeat(_COPIES, 1)
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(_SEED))
     X, y = (
         images - images.mean(0) + DIGITS_NOISE * noise,
-        torch.from_numpy(labels).long().repeat(COPIES),
+        torch.from_numpy(labels).long().repeat(_COPIES),
     )
     return parity(X, y, "digit", DIGITS_BOUND, BatchSpec(objective=120, cell=24))
 
 
 def gaussian_classes() -> Instance:
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(_SEED)
     centers = torch.randn(CLASSES, 1, INPUTS, generator=generator)
     deviations = torch.linspace(LEAST, LARGEST, CLASSES)[:, None, None]
-    X = centers + deviations * torch.randn(CLASSES, EXAMPLES, INPUTS, generator=generator)
-    y = torch.arange(CLASSES).repeat_interleave(EXAMPLES)
+    X = centers + deviations * torch.randn(CLASSES, _EXAMPLES, INPUTS, generator=generator)
+    y = torch.arange(CLASSES).repeat_interleave(_EXAMPLES)
     return parity(X.flatten(0, 1), y, "class", CLASSES_BOUND, BatchSpec(objective=100, cell=2))
 
 

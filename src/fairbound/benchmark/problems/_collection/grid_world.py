@@ -27,35 +27,35 @@ from torch import Tensor
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Optimum
 from fairbound.benchmark.problems.expectation import expectation
 
-F64 = torch.float64
-SIDE, STATES, ACTIONS, DISCOUNT, ASIDE = 5, 25, 4, 0.9, 0.1
+_F64 = torch.float64
+SIDE, _STATES, ACTIONS, DISCOUNT, ASIDE = 5, 25, 4, 0.9, 0.1
 # up, right, down, left; the neighbors of a move are aside
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
-GOAL, EXAMPLES = STATES - 1, 640
-BOUNDS = (0.5, 0.5)
-UNIT = 3.0  # logits are 3 x, which makes gradients of the size of 1
+GOAL, _EXAMPLES = _STATES - 1, 640
+_BOUNDS = (0.5, 0.5)
+_UNIT = 3.0  # logits are 3 x, which makes gradients of the size of 1
 
 
-class Model(NamedTuple):
+class MarkovModel(NamedTuple):
     """Transitions, and the reward and the costs of being in a state."""
 
-    P: Tensor  # (STATES, ACTIONS, STATES)
-    paid: Tensor  # (STATES, 3) minus the reward, hazard, toll
+    P: Tensor  # (_STATES, ACTIONS, _STATES)
+    paid: Tensor  # (_STATES, 3) minus the reward, hazard, toll
 
 
 @cache
-def model() -> Model:
-    P = torch.zeros(STATES, ACTIONS, STATES, dtype=F64)
-    for state in range(STATES):
+def model() -> MarkovModel:
+    P = torch.zeros(_STATES, ACTIONS, _STATES, dtype=_F64)
+    for state in range(_STATES):
         for action in range(ACTIONS):
             for turn, share in ((0, 1 - 2 * ASIDE), (1, ASIDE), (-1, ASIDE)):
                 P[state, action, _after(state, (action + turn) % ACTIONS)] += share
-    P[GOAL] = torch.eye(STATES, dtype=F64)[GOAL]
-    row, column = torch.arange(STATES) // SIDE, torch.arange(STATES) % SIDE
-    hazard = ((row >= 1) & (row <= 3) & (column >= 1) & (column <= 2)).to(F64)
-    toll = ((row == 0) & (column >= 1)).to(F64)
-    reward = (torch.arange(STATES) == GOAL).to(F64)
-    return Model(P, torch.stack([-reward, hazard, toll], 1))
+    P[GOAL] = torch.eye(_STATES, dtype=_F64)[GOAL]
+    row, column = torch.arange(_STATES) // SIDE, torch.arange(_STATES) % SIDE
+    hazard = ((row >= 1) & (row <= 3) & (column >= 1) & (column <= 2)).to(_F64)
+    toll = ((row == 0) & (column >= 1)).to(_F64)
+    reward = (torch.arange(_STATES) == GOAL).to(_F64)
+    return MarkovModel(P, torch.stack([-reward, hazard, toll], 1))
 
 
 def _after(state: int, action: int) -> int:
@@ -67,25 +67,25 @@ def _after(state: int, action: int) -> int:
 def starts() -> Tensor:
     """(EXAMPLES, STATES) one-hot: fields of the two columns at the left, the upper ones more
     often."""
-    weight = torch.zeros(SIDE, SIDE, dtype=F64)
-    weight[:, 0], weight[:, 1] = torch.tensor([5.0, 4, 3, 2, 1], dtype=F64), 0.5
+    weight = torch.zeros(SIDE, SIDE, dtype=_F64)
+    weight[:, 0], weight[:, 1] = torch.tensor([5.0, 4, 3, 2, 1], dtype=_F64), 0.5
     drawn = torch.multinomial(
-        weight.flatten(), EXAMPLES, True, generator=torch.Generator().manual_seed(0)
+        weight.flatten(), _EXAMPLES, True, generator=torch.Generator().manual_seed(0)
     )
-    return torch.nn.functional.one_hot(drawn, STATES).to(F64)
+    return torch.nn.functional.one_hot(drawn, _STATES).to(_F64)
 
 
 def policy_values(policy: Tensor) -> Tensor:
     """(STATES, 3) discounted sums from every state under a policy (STATES, ACTIONS)."""
     P, paid = model()
     step = torch.einsum("sa,sat->st", policy, P)
-    found: Tensor = torch.linalg.solve(torch.eye(STATES, dtype=F64) - DISCOUNT * step, paid)
+    found: Tensor = torch.linalg.solve(torch.eye(_STATES, dtype=_F64) - DISCOUNT * step, paid)
     return found
 
 
-def values(x: Tensor, examples: Tensor) -> Tensor:
-    found = policy_values((UNIT * x).reshape(STATES, ACTIONS).softmax(1))
-    return examples @ found - torch.tensor([0.0, *BOUNDS], dtype=F64)
+def _values(x: Tensor, examples: Tensor) -> Tensor:
+    found = policy_values((_UNIT * x).reshape(_STATES, ACTIONS).softmax(1))
+    return examples @ found - torch.tensor([0.0, *_BOUNDS], dtype=_F64)
 
 
 class Program(NamedTuple):
@@ -93,7 +93,7 @@ class Program(NamedTuple):
 
     loss: float
     y: NDArray[np.float64]  # (2,)
-    policy: NDArray[np.float64]  # (STATES, ACTIONS)
+    policy: NDArray[np.float64]  # (_STATES, ACTIONS)
     gap: float  # between primal and dual value
 
 
@@ -104,18 +104,18 @@ def program() -> Program:
 
     P, paid = model()
     first = starts().mean(0).numpy()
-    stay = np.repeat(np.eye(STATES), ACTIONS, axis=0).T
-    flow = stay - DISCOUNT * P.reshape(-1, STATES).T.numpy()
+    stay = np.repeat(np.eye(_STATES), ACTIONS, axis=0).T
+    flow = stay - DISCOUNT * P.reshape(-1, _STATES).T.numpy()
     by_pair = np.repeat(paid.numpy(), ACTIONS, axis=0)
-    found = linprog(by_pair[:, 0], by_pair[:, 1:].T, BOUNDS, flow, first, method="highs")
+    found = linprog(by_pair[:, 0], by_pair[:, 1:].T, _BOUNDS, flow, first, method="highs")
     if found.status != 0:
         raise ValueError(f"the linear program of the grid world has no solution: {found.message}")
-    d = found.x.reshape(STATES, ACTIONS)
+    d = found.x.reshape(_STATES, ACTIONS)
     y, dual = -found.ineqlin.marginals, found.eqlin.marginals
     reached = d.sum(1, keepdims=True)
     policy = np.where(reached > 0, d / np.maximum(reached, 1e-300), 1 / ACTIONS)
     slope = by_pair[:, 0] + by_pair[:, 1:] @ y - flow.T @ dual  # of the Lagrangian, >= 0
-    gap = abs(found.fun - (dual @ first - y @ BOUNDS))
+    gap = abs(found.fun - (dual @ first - y @ _BOUNDS))
     return Program(
         float(found.fun),
         y,
@@ -124,7 +124,7 @@ def program() -> Program:
     )
 
 
-def optimum() -> Optimum:
+def _optimum() -> Optimum:
     found = program()
     how = (
         "the linear program over occupancy measures; the residual is that of its optimality"
@@ -134,8 +134,8 @@ def optimum() -> Optimum:
 
 
 def build() -> Instance:
-    begin = torch.zeros(STATES * ACTIONS, dtype=F64)  # all moves equally likely
-    return expectation(values, starts(), begin, inequalities=len(BOUNDS), batch=24)
+    begin = torch.zeros(_STATES * ACTIONS, dtype=_F64)  # all moves equally likely
+    return expectation(_values, starts(), begin, inequalities=len(_BOUNDS), batch=24)
 
 
 PROBLEMS = (
@@ -147,8 +147,8 @@ PROBLEMS = (
         changed=True,
         noise="where the episodes of a mini-batch start",
         kinds="<= nonlinear",
-        scale=BOUNDS[0],
-        optimum=optimum,
+        scale=_BOUNDS[0],
+        optimum=_optimum,
         origin="E. Altman, Constrained Markov Decision Processes, 1999: the linear program",
     ),
 )

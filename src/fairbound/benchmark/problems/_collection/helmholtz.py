@@ -20,29 +20,30 @@ from fairbound.benchmark.problems import BenchmarkProblem, Instance
 from fairbound.benchmark.problems.expectation import expectation
 from fairbound.training._functional import initial_points, make_functional
 
-EXAMPLES, WIDTH, LENGTH, PHASE, NOISE, BOUND, SEED = 512, 24, 4.0, 0.5, 0.1, 0.02, 2026
+_EXAMPLES, _WIDTH, LENGTH, PHASE, _NOISE, _BOUND, _SEED = 512, 24, 4.0, 0.5, 0.1, 0.02, 2026
 
 
-def network() -> nn.Module:
+def _network() -> nn.Module:
     return nn.Sequential(
-        nn.Linear(1, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)
+        nn.Linear(1, _WIDTH), nn.Tanh(), nn.Linear(_WIDTH, _WIDTH), nn.Tanh(), nn.Linear(_WIDTH, 1)
     )
 
 
-FORWARD = make_functional(network())[0]
+_FORWARD = make_functional(_network())[0]
 
 
-def solution(z: Tensor) -> Tensor:
+def _solution(z: Tensor) -> Tensor:
     return torch.sin(z + PHASE)
 
 
-def derivatives(x: Tensor, z: Tensor) -> Tensor:
+def _derivatives(x: Tensor, z: Tensor) -> Tensor:
     """(3, B): u, u' and u'' of the network at the points z (B,), carried from layer to layer by the
     chain rule."""
     one = torch.ones_like(z)
     h = torch.stack([z, one, 0 * one])[..., None]  # (3, B, units)
     tensors = [
-        part.view(shape) for part, shape in zip(x.split(FORWARD.sizes), FORWARD.shapes, strict=True)
+        part.view(shape)
+        for part, shape in zip(x.split(_FORWARD.sizes), _FORWARD.shapes, strict=True)
     ]
     *hidden, last = zip(tensors[::2], tensors[1::2], strict=True)
     only_u = h.new_tensor([1.0, 0.0, 0.0])[:, None, None]
@@ -55,21 +56,21 @@ def derivatives(x: Tensor, z: Tensor) -> Tensor:
     return found
 
 
-def values(x: Tensor, examples: Tensor) -> Tensor:
+def _values(x: Tensor, examples: Tensor) -> Tensor:
     """examples (B, 3): where and what was measured, and where the residual is taken -> (B, 2)."""
-    u, _, curvature = derivatives(x, torch.cat([examples[:, 0], examples[:, 2]]))
+    u, _, curvature = _derivatives(x, torch.cat([examples[:, 0], examples[:, 2]]))
     (fit, at), (_, bend) = u.chunk(2), curvature.chunk(2)
-    return torch.stack([(fit - examples[:, 1]).square(), (bend + at).square() - BOUND], 1)
+    return torch.stack([(fit - examples[:, 1]).square(), (bend + at).square() - _BOUND], 1)
 
 
 def build() -> Instance:
-    generator = torch.Generator().manual_seed(SEED)
-    measured = -LENGTH * torch.rand(EXAMPLES, generator=generator)
-    data = solution(measured) + NOISE * torch.randn(EXAMPLES, generator=generator)
-    points = torch.linspace(-LENGTH, LENGTH, EXAMPLES)
+    generator = torch.Generator().manual_seed(_SEED)
+    measured = -LENGTH * torch.rand(_EXAMPLES, generator=generator)
+    data = _solution(measured) + _NOISE * torch.randn(_EXAMPLES, generator=generator)
+    points = torch.linspace(-LENGTH, LENGTH, _EXAMPLES)
     examples = torch.stack([measured, data, points], 1)
-    made = expectation(values, examples, torch.zeros(FORWARD.n), inequalities=1, batch=16)
-    return replace(made, starts=lambda seeds: initial_points(network, seeds))
+    made = expectation(_values, examples, torch.zeros(_FORWARD.n), inequalities=1, batch=16)
+    return replace(made, starts=lambda seeds: initial_points(_network, seeds))
 
 
 PROBLEMS = (
@@ -82,7 +83,7 @@ PROBLEMS = (
         family="control, physics, others",
         build=build,
         changed=True,
-        scale=BOUND,
+        scale=_BOUND,
         noise="which measurements and which points of the residual a mini-batch draws",
         kinds="<= nonlinear",
         origin=(

@@ -22,17 +22,17 @@ from fairbound.benchmark.problems import BenchmarkProblem, Instance, Optimum, So
 from fairbound.benchmark.problems._certificate import kkt_residual
 from fairbound.benchmark.problems.expectation import Noise, noisy
 
-F64 = torch.float64
-NOISE = Noise(gradient=0.3, value=0.3, jacobian=0.1)
+_F64 = torch.float64
+_NOISE = Noise(gradient=0.3, value=0.3, jacobian=0.1)
 Formula = Callable[..., Tensor]  # of x1, x2, ...
 Formulas = Callable[..., list[Tensor]]
 
 
-def tensor(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=F64)
+def _tensor(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=_F64)
 
 
-def problem(
+def _problem(
     number: int,
     text: str,  # the problem in a line
     f: Formula,
@@ -48,8 +48,8 @@ def problem(
     convex: bool = False,
     unique: bool = True,
 ) -> BenchmarkProblem:
-    divisors = tensor([over[0], *over[1]])
-    solution = Solution(tensor(x), tensor(y) * divisors[1:] / divisors[0])
+    divisors = _tensor([over[0], *over[1]])
+    solution = Solution(_tensor(x), _tensor(y) * divisors[1:] / divisors[0])
 
     def function(point: Tensor) -> Tensor:
         parts = point.unbind()
@@ -58,8 +58,8 @@ def problem(
     def build() -> Instance:
         return noisy(
             function,
-            tensor(start),
-            NOISE,
+            _tensor(start),
+            _NOISE,
             inequalities=len(y) - equalities,
             equalities=equalities,
             deterministic=deterministic,
@@ -82,8 +82,8 @@ def problem(
         family="known answers",
         build=build,
         noise=(
-            f"xi'x added to f, zeta + Zx to c; sd {NOISE.gradient}, {NOISE.value} and"
-            f" {NOISE.jacobian}, centered"
+            f"xi'x added to f, zeta + Zx to c; sd {_NOISE.gradient}, {_NOISE.value} and"
+            f" {_NOISE.jacobian}, centered"
         ),
         kinds=kinds,
         convex=convex,
@@ -99,7 +99,7 @@ def squares(x: Sequence[Tensor]) -> Tensor:
 
 
 PROBLEMS = (
-    problem(
+    _problem(
         6,
         "min (1 - x1)^2 s.t. 10 (x2 - x1^2) = 0",
         lambda a, b: (1 - a) ** 2,
@@ -111,7 +111,7 @@ PROBLEMS = (
         equalities=1,
         kinds="= quadratic",
     ),
-    problem(
+    _problem(
         7,
         "min log(1 + x1^2) - x2 s.t. (1 + x1^2)^2 + x2^2 = 4",
         lambda a, b: torch.log(1 + a**2) - b,
@@ -123,7 +123,7 @@ PROBLEMS = (
         equalities=1,
         kinds="= nonlinear",
     ),
-    problem(
+    _problem(
         10,
         "min x1 - x2 s.t. 3 x1^2 - 2 x1 x2 + x2^2 <= 1, from (-2, 2)",
         lambda a, b: a - b,
@@ -135,7 +135,7 @@ PROBLEMS = (
         kinds="<= quadratic",
         convex=True,
     ),
-    problem(
+    _problem(
         22,
         "min (x1 - 2)^2 + (x2 - 1)^2 s.t. x1 + x2 <= 2, x1^2 <= x2",
         lambda a, b: (a - 2) ** 2 + (b - 1) ** 2,
@@ -147,7 +147,7 @@ PROBLEMS = (
         kinds="<= linear, quadratic",
         convex=True,
     ),
-    problem(
+    _problem(
         26,
         "min (x1 - x2)^2 + (x2 - x3)^4 s.t. (1 + x2^2) x1 + x3^4 = 3",
         lambda a, b, c: (a - b) ** 2 + (b - c) ** 4,
@@ -160,7 +160,7 @@ PROBLEMS = (
         kinds="= nonlinear",
         unique=False,
     ),
-    problem(
+    _problem(
         27,
         "min .01 (x1 - 1)^2 + (x2 - x1^2)^2 s.t. x1 + x3^2 = -1",
         lambda a, b, c: 0.01 * (a - 1) ** 2 + (b - a**2) ** 2,
@@ -172,7 +172,7 @@ PROBLEMS = (
         equalities=1,
         kinds="= quadratic",
     ),
-    problem(
+    _problem(
         28,
         "min (x1 + x2)^2 + (x2 + x3)^2 s.t. x1 + 2 x2 + 3 x3 = 1",
         lambda a, b, c: (a + b) ** 2 + (b + c) ** 2,
@@ -185,7 +185,7 @@ PROBLEMS = (
         kinds="= linear",
         convex=True,
     ),
-    problem(
+    _problem(
         35,
         "min 9 - 8 x1 - 6 x2 - 4 x3 + 2 x1^2 + 2 x2^2 + x3^2 + 2 x1 x2 + 2 x1 x3 s.t. x1 + x2 + 2"
         " x3 <= 3, x >= 0",
@@ -201,7 +201,7 @@ PROBLEMS = (
         kinds="<= linear",
         convex=True,
     ),
-    problem(
+    _problem(
         39,
         "min -x1 s.t. x2 - x1^3 - x3^2 = 0, x1^2 - x2 - x4^2 = 0",
         lambda a, b, c, d: -a,
@@ -213,7 +213,7 @@ PROBLEMS = (
         equalities=2,
         kinds="= nonlinear",
     ),
-    problem(
+    _problem(
         40,
         "min -x1 x2 x3 x4 s.t. x1^3 + x2^2 = 1, x1^2 x4 = x3, x4^2 = x2",
         lambda a, b, c, d: -a * b * c * d,
@@ -225,7 +225,7 @@ PROBLEMS = (
         equalities=3,
         kinds="= nonlinear",
     ),
-    problem(
+    _problem(
         48,
         "min (x1 - 1)^2 + (x2 - x3)^2 + (x4 - x5)^2 s.t. x1 + x2 + x3 + x4 + x5 = 5, x3 - 2 (x4 +"
         " x5) = -3",
@@ -239,7 +239,7 @@ PROBLEMS = (
         kinds="= linear",
         convex=True,
     ),
-    problem(
+    _problem(
         71,
         "min x1 x4 (x1 + x2 + x3) + x3 s.t. x1 x2 x3 x4 >= 25, 1 <= x <= 5, |x|^2 = 40",
         lambda a, b, c, d: a * d * (a + b + c) + c,

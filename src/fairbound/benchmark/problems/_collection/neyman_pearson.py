@@ -19,36 +19,37 @@ from torch.nn.functional import softplus
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Solution
 from fairbound.benchmark.problems.expectation import expectation
 
-BOUND, DECAY, SEED = 0.2, 1e-3, 2026
+_BOUND, _DECAY, _SEED = 0.2, 1e-3, 2026
 
 
-def values(x: Tensor, pairs: Tensor) -> Tensor:
+def _values(x: Tensor, pairs: Tensor) -> Tensor:
     """x (65,), pairs (B, 2, 65) with a column of ones -> (B, 2)."""
     even, odd = (pairs @ x).unbind(1)
-    return torch.stack([softplus(-even) + DECAY / 2 * x.square().sum(), softplus(odd) - BOUND], 1)
+    return torch.stack([softplus(-even) + _DECAY / 2 * x.square().sum(), softplus(odd) - _BOUND], 1)
 
 
 @cache
-def examples() -> Tensor:
+def _examples() -> Tensor:
     """(N, 2, 65) pairs of an even and an odd digit; each in one pair, as far as there are even
     ones."""
     pixels, digits = load_digits(return_X_y=True)
     scaled = torch.from_numpy(pixels / 16 - (pixels / 16).mean(0))
     inputs = torch.cat([scaled, torch.ones(len(scaled), 1)], 1).double()
     classes = [inputs[torch.from_numpy(digits % 2 == odd)] for odd in (0, 1)]
-    size, generator = min(map(len, classes)), torch.Generator().manual_seed(SEED)
+    size, generator = min(map(len, classes)), torch.Generator().manual_seed(_SEED)
     return torch.stack(
         [one[torch.randperm(len(one), generator=generator)[:size]] for one in classes], 1
     )
 
 
 @cache
-def solution() -> Solution:
-    """By Newton's method: in x at y = 1, then on the KKT conditions with the constraint active."""
-    pairs = examples()
+def _solution() -> Solution:
+    """Solve by Newton's method: in x at y = 1, then on the KKT conditions with the constraint
+    active."""
+    pairs = _examples()
 
     def lagrangian(z: Tensor) -> Tensor:
-        f, c = values(z[:-1], pairs).mean(0)
+        f, c = _values(z[:-1], pairs).mean(0)
         value: Tensor = f + z[-1] * c
         return value
 
@@ -62,8 +63,8 @@ def solution() -> Solution:
 
 
 def build() -> Instance:
-    start = torch.zeros(examples().shape[-1], dtype=torch.float64)
-    return expectation(values, examples(), start, inequalities=1, batch=32, solution=solution())
+    start = torch.zeros(_examples().shape[-1], dtype=torch.float64)
+    return expectation(_values, _examples(), start, inequalities=1, batch=32, solution=_solution())
 
 
 PROBLEMS = (
@@ -76,7 +77,7 @@ PROBLEMS = (
         family="known answers",
         build=build,
         changed=True,
-        scale=BOUND,
+        scale=_BOUND,
         noise="which digits a mini-batch draws",
         kinds="<= convex",
         convex=True,

@@ -18,49 +18,51 @@ from fairbound.benchmark.problems import BenchmarkProblem, Instance, Optimum
 from fairbound.benchmark.problems._certificate import kkt_residual
 from fairbound.benchmark.problems.expectation import expectation
 
-F64 = torch.float64
-DIMENSION, RANK, EXAMPLES = 20, 4, 640
-ROWS, COLUMNS = torch.triu_indices(RANK, RANK)
+_F64 = torch.float64
+DIMENSION, RANK, _EXAMPLES = 20, 4, 640
+_ROWS, COLUMNS = torch.triu_indices(RANK, RANK)
 # so that all constraints have gradients of one size
-HALF = torch.where(ROWS == COLUMNS, 0.5, 1.0).to(F64)
+HALF = torch.where(_ROWS == COLUMNS, 0.5, 1.0).to(_F64)
 
 
 @cache
-def examples() -> Tensor:
+def _examples() -> Tensor:
     """(EXAMPLES, DIMENSION) with standard deviations 1, .95, .9, .85, then .5 and falling."""
     generator = torch.Generator().manual_seed(0)
     deviation = torch.cat(
         [torch.linspace(1.0, 0.85, RANK), torch.linspace(0.5, 0.1, DIMENSION - RANK)]
-    ).to(F64)
-    directions = torch.linalg.qr(torch.randn(DIMENSION, DIMENSION, dtype=F64, generator=generator))[
-        0
-    ]
+    ).to(_F64)
+    directions = torch.linalg.qr(
+        torch.randn(DIMENSION, DIMENSION, dtype=_F64, generator=generator)
+    )[0]
     drawn: Tensor = (
-        deviation * torch.randn(EXAMPLES, DIMENSION, dtype=F64, generator=generator) @ directions.T
+        deviation
+        * torch.randn(_EXAMPLES, DIMENSION, dtype=_F64, generator=generator)
+        @ directions.T
     )
     return drawn
 
 
-def values(x: Tensor, given: Tensor) -> Tensor:
+def _values(x: Tensor, given: Tensor) -> Tensor:
     W = x.reshape(DIMENSION, RANK)
     f = -0.5 * (given @ W).square().sum(1, keepdim=True)
-    c = HALF * (W.T @ W - torch.eye(RANK, dtype=F64))[ROWS, COLUMNS]
+    c = HALF * (W.T @ W - torch.eye(RANK, dtype=_F64))[_ROWS, COLUMNS]
     return torch.cat([f, c.expand(len(given), -1)], 1)
 
 
 def build() -> Instance:
     start = (
-        torch.randn(DIMENSION * RANK, dtype=F64, generator=torch.Generator().manual_seed(1))
+        torch.randn(DIMENSION * RANK, dtype=_F64, generator=torch.Generator().manual_seed(1))
         / DIMENSION**0.5
     )
-    return expectation(values, examples(), start, equalities=len(ROWS), batch=24)
+    return expectation(_values, _examples(), start, equalities=len(_ROWS), batch=24)
 
 
-def optimum() -> Optimum:
-    covariance = examples().T @ examples() / EXAMPLES
+def _optimum() -> Optimum:
+    covariance = _examples().T @ _examples() / _EXAMPLES
     eigenvalues, vectors = torch.linalg.eigh(covariance)
     largest, W = eigenvalues[-RANK:], vectors[:, -RANK:]
-    y = torch.where(ROWS == COLUMNS, largest[ROWS], 0.0)
+    y = torch.where(_ROWS == COLUMNS, largest[_ROWS], 0.0)
     residual = kkt_residual(build(), W.flatten(), y)
     how = (
         "eigenvalues of the covariance; the residual is that of the KKT conditions at its"
@@ -78,7 +80,7 @@ PROBLEMS = (
         noise="which examples a mini-batch draws; the constraints are deterministic",
         kinds="= quadratic",
         scale=1.0,
-        optimum=optimum,
+        optimum=_optimum,
         origin="principal components; K. Fan 1949",
     ),
 )

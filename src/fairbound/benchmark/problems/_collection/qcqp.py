@@ -19,51 +19,54 @@ from fairbound.benchmark.problems import BenchmarkProblem, Instance, Solution
 from fairbound.benchmark.problems._collection._convex import minimizer
 from fairbound.benchmark.problems.expectation import Values, expectation
 
-F64 = torch.float64
-N, M, EXAMPLES = 200, 8, 640
-BOUNDS = torch.linspace(0.3, 1.0, M, dtype=F64)
+_F64 = torch.float64
+_N, M, _EXAMPLES = 200, 8, 640
+_BOUNDS = torch.linspace(0.3, 1.0, M, dtype=_F64)
 
 
-def generated(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def _generated(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Examples (EXAMPLES, 2 N + 1), and the weights w (M, N) and a (M, N) of the constraints."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=F64, generator=generator)
+        return torch.randn(*shape, dtype=_F64, generator=generator)
 
-    h = torch.linspace(1.0, 0.3, N, dtype=F64) * normal(EXAMPLES, N)
-    t = h @ (3 * normal(N) / N**0.5) + 0.5 * normal(EXAMPLES)
-    w, a = torch.rand(M, N, dtype=F64, generator=generator).sqrt(), normalize(normal(M, N), dim=1)
-    return torch.cat([h, t[:, None], normal(EXAMPLES, N)], 1), w, a
+    h = torch.linspace(1.0, 0.3, _N, dtype=_F64) * normal(_EXAMPLES, _N)
+    t = h @ (3 * normal(_N) / _N**0.5) + 0.5 * normal(_EXAMPLES)
+    w, a = (
+        torch.rand(M, _N, dtype=_F64, generator=generator).sqrt(),
+        normalize(normal(M, _N), dim=1),
+    )
+    return torch.cat([h, t[:, None], normal(_EXAMPLES, _N)], 1), w, a
 
 
 def values_of(w: Tensor, a: Tensor) -> Values:
     def values(x: Tensor, examples: Tensor) -> Tensor:
-        h, t, z = examples.split([N, 1, N], 1)
+        h, t, z = examples.split([_N, 1, _N], 1)
         f = 0.5 * ((h @ x)[:, None] - t).square()
-        c = 0.5 * (z @ (w * x).T).square() + (1 + 0.3 * z) @ (a * x).T - BOUNDS
+        c = 0.5 * (z @ (w * x).T).square() + (1 + 0.3 * z) @ (a * x).T - _BOUNDS
         return torch.cat([f, c], 1)
 
     return values
 
 
-def solution(examples: Tensor, w: Tensor, a: Tensor) -> Solution:
-    """Of the mean problem."""
-    h, t, z = examples.split([N, 1, N], 1)
+def _solution(examples: Tensor, w: Tensor, a: Tensor) -> Solution:
+    """Solution of the mean problem."""
+    h, t, z = examples.split([_N, 1, _N], 1)
     P, p = h.T @ h / len(h), (h.T @ t)[:, 0] / len(h)
     Q = w[:, :, None] * w[:, None, :] * (z.T @ z / len(z))
-    return minimizer(P, -p, Q, a * (1 + 0.3 * z.mean(0)), BOUNDS)
+    return minimizer(P, -p, Q, a * (1 + 0.3 * z.mean(0)), _BOUNDS)
 
 
 def build() -> Instance:
-    examples, w, a = generated()
+    examples, w, a = _generated()
     return expectation(
         values_of(w, a),
         examples,
-        torch.zeros(N, dtype=F64),
+        torch.zeros(_N, dtype=_F64),
         inequalities=M,
         batch=24,
-        solution=solution(examples, w, a),
+        solution=_solution(examples, w, a),
     )
 
 
@@ -71,7 +74,7 @@ PROBLEMS = (
     BenchmarkProblem(
         name="qcqp",
         title=(
-            f"Least squares in {N} variables with {M} convex quadratic constraints, all"
+            f"Least squares in {_N} variables with {M} convex quadratic constraints, all"
             " expectations"
         ),
         family="known answers",
@@ -80,7 +83,7 @@ PROBLEMS = (
         noise="which examples a mini-batch draws; each has its own matrices, of rank 1",
         kinds="<= quadratic",
         convex=True,
-        scale=float(BOUNDS.mean()),
+        scale=float(_BOUNDS.mean()),
         origin="Yan and Xu 2022 (APriD), with matrices of rank 1",
     ),
 )

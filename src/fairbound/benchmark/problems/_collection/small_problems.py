@@ -18,8 +18,8 @@ from torch.nn.functional import normalize
 from fairbound.benchmark.problems import BenchmarkProblem, Instance, Solution
 from fairbound.benchmark.problems.expectation import Noise, noisy
 
-F64, N = torch.float64, 10
-NOISE = Noise(gradient=0.5, value=0.5, jacobian=0.2)
+_F64, _N = torch.float64, 10
+_NOISE = Noise(gradient=0.5, value=0.5, jacobian=0.2)
 
 
 class Known(NamedTuple):
@@ -34,15 +34,15 @@ class Known(NamedTuple):
     y: Tensor
 
 
-def tensor(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=F64)
+def _tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=_F64)
 
 
 def quadratic() -> Known:
     generator = torch.Generator().manual_seed(0)
-    A = normalize(torch.randn(3, N, dtype=F64, generator=generator), dim=1)
-    x, y = torch.randn(N, dtype=F64, generator=generator), tensor(1, 0.5, 0)
-    a, b = x + A.T @ y, A @ x + tensor(0, 0, 1)
+    A = normalize(torch.randn(3, _N, dtype=_F64, generator=generator), dim=1)
+    x, y = torch.randn(_N, dtype=_F64, generator=generator), _tensor(1, 0.5, 0)
+    a, b = x + A.T @ y, A @ x + _tensor(0, 0, 1)
 
     def function(z: Tensor) -> Tensor:
         return torch.cat([0.5 * (z - a).square().sum()[None], A @ z - b])
@@ -52,7 +52,7 @@ def quadratic() -> Known:
         "<= linear",
         True,
         function,
-        torch.zeros(N, dtype=F64),
+        torch.zeros(_N, dtype=_F64),
         x,
         y,
     )
@@ -60,7 +60,7 @@ def quadratic() -> Known:
 
 def unit_vector(seed: int) -> Tensor:
     return normalize(
-        torch.randn(N, dtype=F64, generator=torch.Generator().manual_seed(seed)), dim=0
+        torch.randn(_N, dtype=_F64, generator=torch.Generator().manual_seed(seed)), dim=0
     )
 
 
@@ -71,7 +71,7 @@ def ball() -> Known:
         return torch.stack([2 * u @ z, 0.5 * (z @ z - 1)])
 
     title = "min 2 u'x s.t. 1/2 (|x|^2 - 1) <= 0, |u| = 1"
-    return Known(title, "<= quadratic", True, function, torch.zeros(N, dtype=F64), -u, tensor(2))
+    return Known(title, "<= quadratic", True, function, torch.zeros(_N, dtype=_F64), -u, _tensor(2))
 
 
 def outside() -> Known:
@@ -81,24 +81,24 @@ def outside() -> Known:
         return torch.stack([0.5 * (z - 0.4 * u).square().sum(), 0.5 * (1 - z @ z)])
 
     title = "min 1/2 |x - 0.4 u|^2 s.t. 1/2 (1 - |x|^2) <= 0, |u| = 1"
-    return Known(title, "<= concave", False, function, 0.4 * u + 0.1, u, tensor(0.6))
+    return Known(title, "<= concave", False, function, 0.4 * u + 0.1, u, _tensor(0.6))
 
 
 def concave() -> Known:
-    sign = torch.ones(N, dtype=F64)
+    sign = torch.ones(_N, dtype=_F64)
     sign[-1] = -1.0
-    start, x = torch.full((N,), 0.5, dtype=F64), torch.zeros(N, dtype=F64)
+    start, x = torch.full((_N,), 0.5, dtype=_F64), torch.zeros(_N, dtype=_F64)
     start[-1], x[-1] = 0.3, 1.0
 
     def function(z: Tensor) -> Tensor:
         return torch.stack([0.5 * (sign * z) @ z, z[-1] - 1, -z[-1] - 1])
 
     title = "min 1/2 (x1^2 + ... + x9^2 - x10^2) s.t. -1 <= x10 <= 1"
-    return Known(title, "<= linear", False, function, start, x, tensor(1, 0))
+    return Known(title, "<= linear", False, function, start, x, _tensor(1, 0))
 
 
 def nonsmooth() -> Known:
-    a = torch.linspace(-1, 1, N, dtype=F64)
+    a = torch.linspace(-1, 1, _N, dtype=_F64)
 
     def function(z: Tensor) -> Tensor:
         return torch.stack([(z - a).abs().sum(), z.amax() - 0.5])
@@ -109,18 +109,18 @@ def nonsmooth() -> Known:
         "<= nonsmooth",
         True,
         function,
-        torch.zeros(N, dtype=F64),
+        torch.zeros(_N, dtype=_F64),
         a.clamp(max=0.5),
-        tensor(3),
+        _tensor(3),
     )
 
 
-def problem(number: int, known: Known) -> BenchmarkProblem:
+def _problem(number: int, known: Known) -> BenchmarkProblem:
     def build() -> Instance:
         return noisy(
             known.function,
             known.start,
-            NOISE,
+            _NOISE,
             inequalities=len(known.y),
             seed=number,
             solution=Solution(known.x, known.y),
@@ -132,8 +132,8 @@ def problem(number: int, known: Known) -> BenchmarkProblem:
         family="known answers",
         build=build,
         noise=(
-            f"xi'x added to f, zeta + Zx to c; sd {NOISE.gradient}, {NOISE.value} and"
-            f" {NOISE.jacobian}, centered"
+            f"xi'x added to f, zeta + Zx to c; sd {_NOISE.gradient}, {_NOISE.value} and"
+            f" {_NOISE.jacobian}, centered"
         ),
         kinds=known.kinds,
         convex=known.convex,
@@ -144,5 +144,5 @@ def problem(number: int, known: Known) -> BenchmarkProblem:
 
 
 PROBLEMS = tuple(
-    problem(i, make()) for i, make in enumerate((quadratic, ball, outside, concave, nonsmooth), 1)
+    _problem(i, make()) for i, make in enumerate((quadratic, ball, outside, concave, nonsmooth), 1)
 )

@@ -15,32 +15,32 @@ from sklearn.datasets import make_moons
 from torch import Tensor, nn
 
 from fairbound.benchmark.problems import BenchmarkProblem, Instance
-from fairbound.benchmark.problems._scaled import scaled
-from fairbound.benchmark.problems.table import cross_entropy, fully_connected
+from fairbound.benchmark.problems._scaled import scaled_constraint
+from fairbound.benchmark.problems.table import binary_cross_entropy, fully_connected
 from fairbound.constraints._notions import bounded_group_loss
 from fairbound.data._dataset import Dataset, Split
 from fairbound.data._samplers import BatchSpec
 from fairbound.training._functional import initial_points, make_functional
 from fairbound.training._problem import Problem
 
-POINTS, COPIES, SPREAD, NOISE, DECAY, BOUND, SEED = 100, 20, 0.12, 0.05, 0.01, 0.15, 2026
+POINTS, _COPIES, SPREAD, _NOISE, _DECAY, _BOUND, _SEED = 100, 20, 0.12, 0.05, 0.01, 0.15, 2026
 
 
-def network() -> nn.Module:
+def _network() -> nn.Module:
     return fully_connected(2, 32, 16)
 
 
-NETWORK = make_functional(network())[0]
+NETWORK = make_functional(_network())[0]
 
 
 def forward(x: Tensor, inputs: Tensor) -> Tensor:
     """(B, 2): the logit, and the weight decay."""
     logits = NETWORK(x, inputs)
-    return torch.stack([logits, (DECAY / 2 * x.square().sum()).expand_as(logits)], 1)
+    return torch.stack([logits, (_DECAY / 2 * x.square().sum()).expand_as(logits)], 1)
 
 
 def own_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    return cross_entropy(outputs[:, 0], labels)
+    return binary_cross_entropy(outputs[:, 0], labels)
 
 
 def objective(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -48,16 +48,18 @@ def objective(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def build() -> Instance:
-    points, labels = make_moons(POINTS, noise=SPREAD, random_state=SEED)
-    generator = torch.Generator().manual_seed(SEED)
-    copies = torch.from_numpy(points).float().repeat_interleave(COPIES, 0)
-    X = copies + NOISE * torch.randn(copies.shape, generator=generator)
-    y = torch.from_numpy(labels).float().repeat_interleave(COPIES)
-    point = torch.arange(POINTS).repeat_interleave(COPIES)
-    constraint = scaled(bounded_group_loss(POINTS, bound=BOUND).bind(point), POINTS**-0.5, own_loss)
+    points, labels = make_moons(POINTS, noise=SPREAD, random_state=_SEED)
+    generator = torch.Generator().manual_seed(_SEED)
+    copies = torch.from_numpy(points).float().repeat_interleave(_COPIES, 0)
+    X = copies + _NOISE * torch.randn(copies.shape, generator=generator)
+    y = torch.from_numpy(labels).float().repeat_interleave(_COPIES)
+    point = torch.arange(POINTS).repeat_interleave(_COPIES)
+    constraint = scaled_constraint(
+        bounded_group_loss(POINTS, bound=_BOUND).bind(point), POINTS**-0.5, own_loss
+    )
     return Instance(
         problem=Problem(forward, objective, constraint, Dataset(X, y, {"point": point})),
-        starts=lambda seeds: initial_points(network, seeds),
+        starts=lambda seeds: initial_points(_network, seeds),
         splits=(Split.all_train(len(y)),),
         batch=BatchSpec(objective=20, cell=1),
         scale=POINTS**-0.5,
@@ -71,7 +73,7 @@ PROBLEMS = (
         family="many constraints",
         build=build,
         changed=True,
-        scale=BOUND,
+        scale=_BOUND,
         noise="which noisy copy of each point a mini-batch draws",
         kinds="<= nonlinear",
         origin="Feasible Learning (Ramirez et al., 2025), with noise in the inputs",

@@ -19,7 +19,7 @@ from fairbound.constraints._constraint import FunctionConstraint
 from fairbound.data._samplers import BatchSpec
 from fairbound.training._functional import ModuleForward
 
-BOUND, BATCH = 1.0, 768
+_BOUND, BATCH = 1.0, 768
 
 
 def norms(forward: ModuleForward, bound: float) -> FunctionConstraint:
@@ -41,7 +41,7 @@ def build() -> Instance:
     assert isinstance(forward, ModuleForward)
     return replace(
         table,
-        problem=replace(table.problem, constraint=norms(forward, BOUND)),
+        problem=replace(table.problem, constraint=norms(forward, _BOUND)),
         batch=BatchSpec(objective=BATCH, cell=1),
     )
 
@@ -52,7 +52,7 @@ PROBLEMS = (
         title="Income in Oklahoma: the norm of each of the network's six tensors at most 1",
         family="control, physics, others",
         build=build,
-        scale=BOUND,
+        scale=_BOUND,
         noise="which examples a mini-batch draws; the constraints have none",
         kinds="<= convex, deterministic",
         origin="a bound on every tensor's Frobenius norm as in humancompatible-train's experiments",
