@@ -461,7 +461,7 @@ def test_weighted_cells_are_shrunk_by_kish_s_number_of_examples() -> None:
     weight = np.where((g == 1) & heavy, 50.0, 1.0)
     z = np.where(np.arange(200) // 10 % 2 == 0, 1.0, -1.0)
     labels, groups = torch.zeros(200, dtype=torch.int64), {"group": torch.from_numpy(g)}
-    scores = Scores(tensor(z), (), labels, groups, tensor(weight))
+    scores = ScoredExamples(tensor(z), (), labels, groups, tensor(weight))
     own = by_group(constraints.demographic_parity(["A", "B"], bound=0.1))
     effective = [np.square(weight[g == k].sum()) / np.square(weight[g == k]).sum() for k in (0, 1)]
     rate = np.average(z > 0, weights=weight)

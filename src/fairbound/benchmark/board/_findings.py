@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
-from fairbound._utils.sentences import counted
+from fairbound._utils.sentences import counted, listed
 from fairbound.benchmark._stored_study import Card
 from fairbound.benchmark.board._results import Board, InstanceName
 from fairbound.benchmark.board._scoring import Numbers
@@ -97,13 +96,3 @@ def interval_text(ends: Numbers) -> str:
         return "(one run)"
     low, high = (f"{end:.2f}".replace("-0.00", "0.00") for end in ends)
     return f"[{low}, {high}]"
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """
-    >>> listed(["a", "b", "c"]), listed(list("abcdefgh"), 3)
-    ('a, b and c', 'a, b, c and 5 others')
-    """
-    if len(names) > most + 1:
-        return f"{', '.join(names[:most])} and {len(names) - most} others"
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

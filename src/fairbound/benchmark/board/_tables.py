@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fairbound._utils.sentences import counted
+from fairbound._utils.sentences import counted, listed
 from fairbound.benchmark._results import DECISIONS, decided, mean_std
 from fairbound.benchmark._stored_study import Card, EntryInfo
-from fairbound.benchmark.board._findings import listed
 from fairbound.benchmark.board._results import PARTS, Board, InstanceName, MethodInstance
 from fairbound.benchmark.board._scoring import TARGET, TARGETS, Numbers, target_of
 from fairbound.benchmark.problems._changes import CHANGES
