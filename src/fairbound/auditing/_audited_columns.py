@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fairbound._utils.sentences import marked_rows
 from fairbound.auditing._audits import Audit, audit
-from fairbound.auditing._text import own_group
+from fairbound.auditing._findings import own_group
 from fairbound.columns._attributes import (
     Attribute,
     Intersection,
@@ -95,8 +95,7 @@ def audit_columns(
     elif classes > 2 and (classes <= MAX_CLASSES or truth.dtype.kind == "O"):
         raise ValueError(
             f"the column {label!r} is not binary: {classes} different values in {len(truth)} rows;"
-            f" name the one that counts as 1, against the rest: --positive {np.unique(truth)[-1]}"
-            " (positive)"
+            f" name the one that counts as 1, against the rest: `positive={np.unique(truth)[-1]}`"
         )
     else:
         y = binary(truth, label, positive)
@@ -158,7 +157,7 @@ def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
     if missing.any():
         raise ValueError(
             f"the column {name!r} is missing in {marked_rows(missing, number)}; drop those rows"
-            " (--drop-missing)"
+            " (`drop_missing=True`)"
         )
 
 
@@ -166,7 +165,7 @@ def _numbers(column: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
     if column.dtype.kind not in "iufb":
         raise ValueError(
             f"{name} must hold numbers, found {text_among_numbers(column, number)}; correct it, or,"
-            " where such text marks a missing value, name it (--missing) and drop those rows"
-            " (--drop-missing)"
+            " where such text marks a missing value, name it in `missing` and drop those rows"
+            " (`drop_missing=True`)"
         )
     return column if column.dtype.kind == "f" else column.astype(np.float64)

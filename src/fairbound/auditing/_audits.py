@@ -16,15 +16,13 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.sentences import counted, did_you_mean
-from fairbound.auditing._score_audits import ScoreAudit, audit_scores
-from fairbound.auditing._text import (
-    interval,
-    number,
+from fairbound.auditing._findings import (
     one_group,
     one_sided,
     small_groups,
     threshold_hint,
 )
+from fairbound.auditing._score_audits import ScoreAudit, audit_scores
 from fairbound.columns._attributes import Coded
 from fairbound.metrics._counts import (
     Counts,
@@ -46,8 +44,6 @@ from fairbound.metrics.fairness_metrics import (
     metric_intervals,
     values,
 )
-
-SHOWN_GROUPS = 20  # by print(audit)
 
 
 @dataclass(frozen=True)
@@ -105,23 +101,11 @@ class Audit:
         return tuple(group for group in self.groups if group.examples >= max(self.min_size, 1))
 
     def __str__(self) -> str:
-        """Groups and metrics; the command line has more."""
-        groups = f"{counted(len(self.groups), 'group')} by {' x '.join(self.attributes)}"
-        lines = [f"{counted(self.examples, 'example')}, {groups}"]
-        lines += [f"{'':26}{'examples':>10} {'positive rate':>24}"]
-        for group in self.groups[:SHOWN_GROUPS]:
-            rate = group.rates["positive_rate"]
-            lines.append(
-                f"{group.name:26.26}{group.examples:10,} {number(rate.value):>9}"
-                f" {interval(rate):>14}"
-            )
-        if len(self.groups) > SHOWN_GROUPS:
-            lines.append(f"... and {len(self.groups) - SHOWN_GROUPS:,} groups more (`.groups`)")
-        for name, found in self.metrics.items():
-            if found.value is not None:
-                lines.append(f"{name:36} {number(found.value):>9} {interval(found):>14}")
-        lines.append(f"reference group: {self.reference}; {100 * self.level:g} % intervals")
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+        """What `fairbound audit` prints."""
+        from fairbound.auditing._tables import report
+        from fairbound.reports._page import as_text
+
+        return as_text(report(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON: the fields by their names, with groups by theirs."""
@@ -273,7 +257,7 @@ def _compared(counts: Counts, reference: str, min_size: int) -> tuple[int, list[
     if int((sizes >= max(min_size, 1)).sum()) < 2:
         too_few = min_size > 1 and int((sizes > 0).sum()) > 1
         note = (
-            f"fewer than two groups have {min_size} examples (--min-size), so that all groups are"
+            f"fewer than two groups have {min_size} examples (`min_size`), so that all groups are"
             " compared"
         )
         return 0, [*([note] if too_few else []), *small_groups(counts, 0)]
@@ -281,7 +265,7 @@ def _compared(counts: Counts, reference: str, min_size: int) -> tuple[int, list[
     if size < min_size:
         raise ValueError(
             f"the reference group {reference!r} has {counted(size, 'example')}, and only groups of"
-            f" {min_size} or more are compared; name another one (--reference), or lower --min-size"
+            f" {min_size} or more are compared; give another `reference`, or lower `min_size`"
         )
     return min_size, small_groups(counts, min_size)
 

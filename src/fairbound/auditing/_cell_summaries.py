@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound._utils.sentences import counted
+from fairbound._utils.sentences import counted, listing
 from fairbound.columns._attributes import is_missing
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._statistics import HardClass, positive
@@ -177,13 +177,12 @@ def _from_text(array: np.ndarray[Any, Any], constraint: Constraint) -> Tensor:
     if unknown and len(names) == constraint.cells.groups:
         raise ValueError(
             f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint"
-            f" {constraint.names[0]!r} has {', '.join(list(names)[:6])}; name all groups in the"
+            f" {constraint.names[0]!r} has {listing(names)}; name all groups in the"
             " constraint, or mark examples of no group as missing"
         )
     if unknown and not (codes >= 0).any():
         raise ValueError(
-            f"no example belongs to {', '.join(names)}; there is"
-            f" {', '.join(sorted(set(unknown))[:6])}"
+            f"no example belongs to {listing(names)}; there is {listing(sorted(set(unknown)))}"
         )
     return torch.from_numpy(codes)
 

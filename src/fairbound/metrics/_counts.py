@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairbound._utils.sentences import listing
+
 # A rate is a share of cells [label, prediction]: the cells that count, out of the cells in the
 # denominator.
 RATES: dict[str, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]] = {
@@ -263,8 +265,7 @@ def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
 def numbered_reference(names: Sequence[str], reference: str) -> int:
     """The number of the reference group."""
     if reference not in names:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise ValueError(f"the reference group {reference!r} is none of {shown}")
+        raise ValueError(f"the reference group {reference!r} is none of {listing(names, 8)}")
     return names.index(reference)
 
 

@@ -10,7 +10,7 @@ from fairbound._utils.sentences import counted
 from fairbound.benchmark._page import Exhibit, Section, slug
 from fairbound.benchmark._stored_study import Card, EntryInfo
 from fairbound.benchmark.board._figures import curves, ends, profiles, scatter
-from fairbound.benchmark.board._findings import finding, interval, overall
+from fairbound.benchmark.board._findings import finding, overall, share_words
 from fairbound.benchmark.board._results import PARTS, Board
 from fairbound.benchmark.board._tables import (
     changes_table,
@@ -102,7 +102,7 @@ def _method(board: Board, info: EntryInfo, name: str) -> Section:
     """Settings, and how it does on each problem."""
     place = board.names.index(info.name)
     shares = {
-        f"Solved, {PARTS[part]}": f"{shares.share[place]:.2f} {interval(shares.interval[place])}"
+        f"Solved, {PARTS[part]}": share_words(shares, place)
         for part, shares in board.shares.items()
     }
     return Section(
