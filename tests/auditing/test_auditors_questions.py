@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from fairbound.auditing import Audit, audit, compare
 from fairbound.auditing._comparisons import change
-from fairbound.auditing._page import comparison_page, page
+from fairbound.auditing._tables import audit_page, comparison_page
 from fairbound.metrics._intervals import IntervalEstimate
 from fairbound.metrics._reference_gaps import ERROR_RATES
 from fairbound.metrics.fairness_metrics import METRICS
@@ -139,11 +139,11 @@ def test_small_groups_are_listed_but_compared_with_no_other(found: Audit) -> Non
         set(ERROR_RATES),
     )
     assert kept.notes[0].startswith(
-        f"group 'tiny' ({(~large).sum()}) has fewer than 50 examples (--min-size): listed"
+        f"group 'tiny' ({(~large).sum()}) has fewer than 50 examples (`min_size`): listed"
     )
-    html = page(kept)
+    html = audit_page(kept)
     assert f"Not compared, with fewer than 50 examples: tiny ({(~large).sum()})" in html
-    assert "Not compared" not in page(alone)
+    assert "Not compared" not in audit_page(alone)
     with pytest.raises(
         ValueError,
         match=r"the reference group 'tiny' has \d+ examples, and only groups of 50 or more",
@@ -156,7 +156,7 @@ def test_where_too_few_groups_are_large_all_are_compared(found: Audit) -> None:
     kept = audit(data["y"], data["g"], scores=data["p"], draws=500, min_size=1_200)
     assert kept.metrics == found.metrics
     assert (
-        "fewer than two groups have `min_size=1200` examples, so that all groups are compared"
+        "fewer than two groups have 1200 examples (`min_size`), so that all groups are compared"
         in kept.notes
     )
 
@@ -168,7 +168,7 @@ def test_histograms_of_whole_numbers_have_one_bin_each() -> None:
     assert found.groups[0].histogram == pytest.approx([0.1] * 10)
     assert [one.score for one in found.groups[0].calibration] == list(range(1, 11))
     assert not found.probabilities
-    assert "The same score should mean the same in every group" in page(found)
+    assert "The same score should mean the same in every group" in audit_page(found)
 
 
 def test_a_comparison_of_two_models(found: Audit) -> None:
@@ -209,7 +209,7 @@ def test_what_cannot_be_compared(found: Audit) -> None:
     with pytest.raises(ValueError, match=r"level 0.95 and 0.9; give both the same"):
         compare(found, audit(data["y"], data["g"], level=0.9, **named))
     with pytest.raises(
-        ValueError, match="no group is in both: first has 'big', 'middle', 'tiny', second '0'"
+        ValueError, match="no group is in both: first has 'big', 'middle' and 'tiny', second '0'"
     ):
         compare(found, audit(data["y"], np.zeros(1500, dtype=int), **named))
 
@@ -243,7 +243,7 @@ def test_two_models_and_two_dates_on_the_command_line(tmp_path: Path) -> None:
         "audit", *options, "--compare-file", tmp_path / "1.csv", "--compare-threshold", ".6"
     )
     assert "Comparison: 0.csv (first) and 1.csv (second)" in printed
-    assert "only in 1.csv: new" in printed
+    assert "Only in 1.csv: new." in printed
     assert "is for the scores of --compare-column" in call(
         "audit", *options, "--compare-threshold", ".5", code=1
     )

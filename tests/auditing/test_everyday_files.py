@@ -95,7 +95,7 @@ def test_the_threshold_is_asked_for_where_scores_are_no_probabilities(published:
     assert "--threshold is for scores" in run(
         published, "--prediction", "sex", "--threshold", "5", code=1
     )
-    with pytest.raises(ValueError, match=r"does not fit scores from -2 to 3.5; try --threshold 0"):
+    with pytest.raises(ValueError, match=r"from -2 to 3.5; try `threshold=0`"):
         audit([0, 1], [0, 1], scores=[-2.0, 3.5])
 
 
@@ -255,7 +255,7 @@ def test_one_class_against_the_rest() -> None:
 def test_one_group_and_groups_that_are_the_label_get_a_note(tmp_path: Path) -> None:
     columns = read_columns(write(tmp_path, ROWS)) | {"all": np.full(80, "x")}
     found = audit_columns(columns, label="y", groups="all", score="decile_score", draws=50)
-    assert str(found).startswith("80 examples, 1 group by all\n")
+    assert str(found).startswith("80 examples, 1 group by all; scores, threshold 0.5\n")
     assert (
         found.notes[0]
         == "there is one group only, 'x': nothing is compared, and every gap is undefined"

@@ -17,11 +17,13 @@ from tables import skewed, two
 
 from fairbound import constraints
 from fairbound.auditing import Gap, Verdict, examples_needed, verdict
+from fairbound.auditing._tables import verdict_table
 from fairbound.constraints import Cell, Cells, Constraint
 from fairbound.constraints._contrasts import Matrix
 
 ROOT = Path(__file__).parents[2]
 TWO = ["A", "B"]
+ENDS = ("value", "low", "high")
 
 
 def test_weights_count_the_population_not_examples() -> None:
@@ -155,18 +157,38 @@ def test_minimum_rates_read_as_they_are_meant() -> None:
 
 
 @pytest.mark.parametrize("bound", [0.01, 0.2, 3.0])
-def test_the_table_fits_and_ends_in_a_sentence(bound: float) -> None:
+def test_the_table_fits_and_has_whole_names_and_intervals(bound: float) -> None:
     groups, losses = skewed(np.random.default_rng(9), 60, 80, 200, 300, 20, 1000)
-    named = [f"a group with a long name {g}" for g in range(6)]
+    names = [f"a group with a long name {g}" for g in range(6)]
     for limit in (
-        constraints.pairwise_loss_parity(named, bound=bound),
+        constraints.pairwise_loss_parity(names, bound=bound),
         constraints.bounded_group_loss(6, bound=bound),
     ):
         found = verdict({"race": limit}, groups, losses=1000 * losses, level=0.999)
         lines = str(found).splitlines()
         assert max(map(len, lines)) <= 80
         assert lines[-1].endswith(".")
-        assert sum(line.startswith("race: ") for line in lines) == min(24, len(found.gaps))
+        assert all(line.count("[") == line.count("]") for line in lines)
+
+
+def test_a_pair_has_one_row_the_nearest_to_its_bound_comes_first_and_few_examples_one_line() -> (
+    None
+):
+    groups, losses = skewed(np.random.default_rng(9), 300, 300, 300, 5)
+    found = verdict(
+        constraints.pairwise_loss_parity(list("ABCD"), bound=0.2), groups, losses=losses + groups
+    )
+    assert len(found.gaps) == 12
+    table = verdict_table(found.gaps, 0.95)
+    assert table.frame["constraint", ""] == ["C - A", *table.frame["constraint", ""][1:]]
+    assert len(table) == 3
+    gaps = {gap.name: gap for gap in found.gaps}
+    for name, value, low, high in zip(
+        *(table.frame[key] for key in (("constraint", ""), *(("value", p) for p in ENDS))),
+        strict=True,
+    ):
+        assert (value, low, high) == (gaps[name].estimate, gaps[name].low, gaps[name].high)
+    assert any("6 gaps cannot be tested: fewer than 30 examples of 'D'" in n for n in table.notes)
 
 
 # Several constraints on the same examples ---------------------------------------------------------
@@ -383,8 +405,8 @@ def test_how_many_more_examples_is_a_range(bound: float) -> None:
     )
     both = counts(r"allowed. ([\d,]+) to ([\d,]+) more examples of '[AB]'", found)
     assert both == pytest.approx([max(1, fewest), most], rel=0.1)  # rounded up to two digits
-    in_all = re.search(r"undecided +(\d+)-(\d+)\n", str(found)).groups()
-    assert [int(count) for count in in_all] == pytest.approx(
+    in_all = re.search(r"undecided +([\d,]+)-([\d,]+)\n", str(found)).groups()
+    assert [int(count.replace(",", "")) for count in in_all] == pytest.approx(
         [both[0] + 500, both[1] + 500], rel=0.1
     )
 
@@ -402,7 +424,7 @@ def test_the_range_has_no_upper_end_where_the_bound_is_within_a_standard_error(
         [max(1, fewest), more_examples(0.08, bound, found.decisive)], rel=0.1
     )
     assert "if the true value is at the bound, no number of examples decides" in found.sentence
-    assert re.search(r"undecided +\d+\+\n", str(found))
+    assert re.search(r"undecided +[\d,]+\+\n", str(found))
 
 
 @pytest.mark.parametrize("bound", [0.07, 0.1])

@@ -116,7 +116,7 @@ def test_runs_that_diverged_count_in_the_median_violation(board: Board) -> None:
     lost = replace(held, violation=np.array([math.nan] * 15 + [0.0] * 5))
     table = heldout_table(replace(one, heldout={cell: lost}))
     assert table is not None
-    assert [column.text for column in table.shown() if column.name == "violation, held out"] == [
+    assert [column.text for column in table.columns if column.heading == "violation, held out"] == [
         ["not finite"]
     ]
 
@@ -182,7 +182,7 @@ def test_numbers_beside_the_page(board: Board, written: Path) -> None:
     folder = written.parent / "tables"
     shares = pd.read_csv(folder / "board-shares.csv", index_col="method")
     for part, own in board.shares.items():
-        np.testing.assert_allclose(shares.loc[board.names, f"{PARTS[part]} value"], own.share)
+        np.testing.assert_allclose(shares.loc[board.names, PARTS[part]], own.share)
     solved = pd.read_csv(folder / "board-runs.csv").fillna({"change": ""})
     stated = solved[(solved["change"] == "") & solved["counts"]]
     means = (

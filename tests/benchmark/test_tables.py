@@ -33,7 +33,7 @@ from fairbound.benchmark._tables import (
     tuning_table,
 )
 from fairbound.benchmark.problems.table import SplitSpec
-from fairbound.reports._table import ReportTable, frame_csv, frame_of, latex
+from fairbound.reports._table import ReportTable, csv_text, frame_of, latex
 
 SHARES = {"train": 0.5, "validation": 0.25, "test": 0.25}
 PARTS = ("train", "validation", "test")
@@ -247,9 +247,9 @@ def test_two_standard_deviations(two: Made, loss: float, marked: bool) -> None:
     table = tuning_table(two.read)
     line = records_of(table)[0]["loss"]
     assert (line["difference"], line["differs"]) == (pytest.approx(loss - 0.4), marked)
-    shown = {column.heading: column.text[0] for column in table.shown()}
-    assert shown["loss"] == f"{loss:.4f} ± 0.0000" + "*" * marked
-    assert shown["loss, paper"] == "0.4000 ± 0.1000"
+    (column,) = (column for column in table.columns if column.heading == "loss")
+    assert column.text[0] == f"{loss:.4f} ± 0.0000" + "*" * marked
+    assert column.details["paper"][0] == "0.4000 ± 0.1000"
     assert any(note.startswith("* more than two") for note in table.notes) == marked
 
 
@@ -284,7 +284,7 @@ def test_diverged_rows_are_shown_and_never_on_the_front(two: Made) -> None:
                 tables["records"][part] = np.full((3, 3), value)
         tuned, split = tuning_table(two.read), split_table(two.read)
         assert (
-            next(column.text[0] for column in tuned.shown() if column.name == "loss")
+            next(column.text[0] for column in tuned.columns if column.heading == "loss")
             == "not finite ± not finite*"
         )
         assert records_of(tuned)[0]["loss"]["differs"]
@@ -435,14 +435,12 @@ def test_csv_has_no_cell_that_a_spreadsheet_runs() -> None:
         ['\'=HYPERLINK("x")', "-0.5"],
         ["'@b", ""],
     ]
-    rows = [
-        {"method": "=1+1", "score": -0.5, "speed": None},
-        {"method": "SGD", "score": 1.0, "speed": "-"},
-    ]
-    assert frame_csv(pd.DataFrame(rows)).splitlines() == [
+    rows = [("=1+1", -0.5, None), ("\uff1d1+1", 1.0, "-"), ("a\x1b[1m\u202e\u200b\0", math.nan, 2)]
+    assert csv_text(["method", "score", "speed"], rows).splitlines() == [
         "method,score,speed",
         "'=1+1,-0.5,",
-        "SGD,1.0,'-",
+        "'\uff1d1+1,1.0,'-",
+        "a\\x1b[1m\\u202e\\u200b\\x00,,2",
     ]
 
 

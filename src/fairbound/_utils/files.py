@@ -1,17 +1,11 @@
-"""Writing files whole or not at all, and tables that a spreadsheet may open."""
+"""Writing files whole or not at all."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-# cells that spreadsheets compute rather than show
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_place(path: Path | str | None, inputs: Iterable[Path | str | None] = ()) -> None:
@@ -60,26 +54,6 @@ def is_same_file(a: Path | str, b: Path | str) -> bool:
         return os.path.samefile(a, b)
     except OSError:  # one of them does not exist
         return Path(a).resolve() == Path(b).resolve()
-
-
-def csv_text(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    r"""A CSV table. Text that a spreadsheet would run as a formula begins with an apostrophe;
-    numbers stay.
-
-    >>> print(csv_text(["group", "gap"], [["=1+1", -0.5], ["b", None]]), end="")
-    group,gap
-    '=1+1,-0.5
-    b,
-    """
-    written = io.StringIO()
-    table = csv.writer(written, lineterminator="\n")
-    table.writerows([harmless(value) for value in row] for row in (headings, *rows))
-    return written.getvalue()
-
-
-def harmless(value: Any) -> Any:
-    """A cell that a spreadsheet shows and does not run."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
 
 
 def write_text(path: Path | str, text: str) -> None:

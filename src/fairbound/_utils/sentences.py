@@ -1,8 +1,8 @@
-"""Parts of sentences: a name that was meant, a number of things, which rows."""
+"""Parts of sentences: a name that was meant, some of many names, a number of things, which rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,7 +14,7 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     are.
 
     >>> did_you_mean("Rase", ["race", "sex"]), did_you_mean("income", ["race", "sex"])
-    ('did you mean race?', 'there are race, sex')
+    ('did you mean race?', 'there are race and sex')
     """
     names, text = [str(other) for other in known], str(name).lower()
     by_lower = {other.lower(): other for other in reversed(names)}
@@ -22,9 +22,20 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     near = near or [other for other in names if len(text) > 2 and text in other.lower()][:3]
     if near:
         return f"did you mean {' or '.join(near)}?"
-    more = ", ..." if len(names) > _MOST_NAMED else ""
     there = "there is" if len(names) == 1 else "there are"
-    return f"{there} {', '.join(names[:_MOST_NAMED])}{more}" if names else "there are none"
+    return f"{there} {listing(names, _MOST_NAMED)}" if names else "there are none"
+
+
+def listing(names: Iterable[object], most: int = 5) -> str:
+    """Names in a sentence: all of them, or the first ones and how many there are besides.
+
+    >>> listing(["a", "b", "c"]), listing("abcdefgh", 3)
+    ('a, b and c', 'a, b, c and 5 more')
+    """
+    texts = [str(name) for name in names]
+    if len(texts) > most + 1:  # "and 1 more" would be longer than the name
+        texts[most:] = [f"{len(texts) - most:,} more"]
+    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
 def counted(number: int, noun: str) -> str:
@@ -33,17 +44,6 @@ def counted(number: int, noun: str) -> str:
     ('1 group', '1,200 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def listed(names: Sequence[object], most: int = 5) -> str:
-    """
-    >>> listed(["a", "b", "c"]), listed(list("abcdefgh"), 3)
-    ('a, b and c', 'a, b, c and 5 more')
-    """
-    words = list(map(str, names))
-    if len(words) > most + 1:
-        words = [*words[:most], f"{len(words) - most:,} more"]
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def marked_rows(marked: Any, number: Any = None) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fairbound._utils.sentences import marked_rows
 from fairbound.auditing._audits import Audit, audit
-from fairbound.auditing._text import own_group
+from fairbound.auditing._findings import own_group
 from fairbound.columns._attributes import Attribute, Intersection
 from fairbound.columns._column import (
     Column,

@@ -16,15 +16,13 @@ import torch
 from torch import Tensor
 
 from fairbound._utils.sentences import counted, did_you_mean
-from fairbound.auditing._score_audits import ScoreAudit, audit_scores
-from fairbound.auditing._text import (
-    interval,
-    number,
+from fairbound.auditing._findings import (
     one_group,
     one_sided,
     small_groups,
     threshold_hint,
 )
+from fairbound.auditing._score_audits import ScoreAudit, audit_scores
 from fairbound.columns._column import Column
 from fairbound.columns._groups import group_numbers, near_equal_note
 from fairbound.columns._vectors import (
@@ -46,7 +44,6 @@ from fairbound.metrics.fairness_metrics import (
     metric_intervals,
 )
 
-SHOWN_GROUPS = 20  # by print(audit)
 # of all examples: smaller groups are not compared in an audit without labels (6 RCNY 5-301(d))
 SMALL_SHARE = 0.02
 
@@ -113,23 +110,11 @@ class Audit:
         return tuple(group for group in self.groups if group.examples >= max(self.min_size, 1))
 
     def __str__(self) -> str:
-        """Groups and metrics; the command line has more."""
-        groups = f"{counted(len(self.groups), 'group')} by {' x '.join(self.attributes)}"
-        lines = [f"{counted(self.examples, 'example')}, {groups}"]
-        lines += [f"{'':26}{'examples':>10} {'positive rate':>24}"]
-        for group in self.groups[:SHOWN_GROUPS]:
-            rate = group.rates["positive_rate"]
-            lines.append(
-                f"{group.name:26.26}{group.examples:10,} {number(rate.value):>9}"
-                f" {interval(rate):>14}"
-            )
-        if len(self.groups) > SHOWN_GROUPS:
-            lines.append(f"... and {len(self.groups) - SHOWN_GROUPS:,} groups more (`.groups`)")
-        for name, found in self.metrics.items():
-            if found.value is not None:
-                lines.append(f"{name:36} {number(found.value):>9} {interval(found):>14}")
-        lines.append(f"reference group: {self.reference}; {100 * self.level:g} % intervals")
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+        """What `fairbound audit` prints."""
+        from fairbound.auditing._tables import report
+        from fairbound.reports._page import as_text
+
+        return as_text(report(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON: the fields by their names, with groups by theirs."""
@@ -358,7 +343,7 @@ def _reference(counts: Counts, reference: str | None, min_size: int, labeled: bo
     if size < min_size:
         raise ValueError(
             f"the reference group {reference!r} has {counted(size, 'example')}, and only groups of"
-            f" {min_size} or more are compared; name another `reference`, or lower `min_size`"
+            f" {min_size} or more are compared; give another `reference`, or lower `min_size`"
         )
     return reference
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound._utils.sentences import counted, listed
+from fairbound._utils.sentences import counted, listing
 from fairbound.columns._column import Column
 from fairbound.columns._groups import group_numbers
 from fairbound.columns._vectors import as_binary, as_vector, as_weights, same_length
@@ -107,8 +107,8 @@ class HeldOut(NamedTuple):
         places, _ = group_numbers(column, list(numbers), others_are_none=some)
         if some and bool((places < 0).all()):
             raise ValueError(
-                f"no example belongs to {listed(list(numbers))}; there is"
-                f" {listed(column.factorized()[1])}"
+                f"no example belongs to {listing(list(numbers))}; there is"
+                f" {listing(column.factorized()[1])}"
             )
         return torch.tensor([*numbers.values(), -1])[places]
 

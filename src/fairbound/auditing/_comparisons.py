@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairbound._utils.sentences import listing
 from fairbound.auditing._audits import Audit, GroupAudit, as_plain
 from fairbound.metrics._intervals import UNDEFINED, IntervalEstimate
 
@@ -30,6 +31,12 @@ class Comparison:
     only_first: tuple[str, ...] = ()  # groups
     only_second: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # shown on top of the page
+
+    def __str__(self) -> str:
+        from fairbound.auditing._tables import report_comparison
+        from fairbound.reports._page import as_text
+
+        return as_text(report_comparison(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -68,8 +75,8 @@ def compare(
     shared = [name for name in own if name in others]
     if not shared:
         raise ValueError(
-            f"no group is in both: {names[0]} has {_few(own)}, {names[1]} {_few(others)}; groups"
-            " are matched by name"
+            f"no group is in both: {names[0]} has {listing(map(repr, own), 3)}, {names[1]}"
+            f" {listing(map(repr, others), 3)}; groups are matched by name"
         )
     return Comparison(
         first,
@@ -106,7 +113,3 @@ def _group_change(first: GroupAudit, second: GroupAudit) -> dict[str, IntervalEs
         if old is not None and new is not None:
             changes[name] = change(old, new)
     return changes
-
-
-def _few(names: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, list(names)[:3])) + (", ..." if len(names) > 3 else "")

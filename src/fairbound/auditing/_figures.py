@@ -9,7 +9,7 @@ from typing import Any
 
 from fairbound.auditing._audits import Audit, GroupAudit
 from fairbound.auditing._comparisons import Comparison
-from fairbound.auditing._text import SMALL_GROUP, interval, number, title, why_no_rate
+from fairbound.auditing._findings import SMALL_GROUP, named, title, why_no_rate
 from fairbound.metrics._counts import Counts
 from fairbound.metrics._intervals import IntervalEstimate
 from fairbound.reports._figures import (
@@ -25,6 +25,7 @@ from fairbound.reports._figures import (
     style,
     titled,
 )
+from fairbound.reports._words import estimate, number
 
 MAX_GROUPS = 30  # in a figure of rates
 MAX_OUTLINES = 10  # in a figure of scores: more cannot be told apart
@@ -40,10 +41,15 @@ MIN_AXIS_WIDTH = 0.2  # of a rate: below, irrelevant differences would appear la
 WIDE, NARROW = 440, 360  # of a panel
 
 
+def panels_of(audit: Audit) -> list[str]:
+    """The rates that have a panel."""
+    return [rate for rate in PANELS if rate in audit.groups[0].rates]
+
+
 def largest(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
     """The groups with the most examples, in the order in which they came."""
-    kept = sorted(range(len(groups)), key=lambda i: -groups[i].examples)[:most]
-    return [groups[i] for i in sorted(kept)]
+    chosen = sorted(range(len(groups)), key=lambda i: -groups[i].examples)[:most]
+    return [groups[i] for i in sorted(chosen)]
 
 
 def scored_groups(audit: Audit) -> list[GroupAudit]:
@@ -59,16 +65,16 @@ def scored_groups(audit: Audit) -> list[GroupAudit]:
 def rates(audit: Audit) -> Any:
     """A panel for each rate, a row for each group, and the rate over all groups as a line."""
     groups, overall = largest(audit.groups, MAX_GROUPS), _overall(audit.groups)
-    figure, drawn = _rate_panels(groups)
+    figure, drawn = _rate_panels(groups, panels_of(audit))
     for rate, axes in drawn.items():
         axes.set_xlim(_range([group.rates[rate] for group in groups]))
-        whole = overall[rate]
-        if whole is not None:
-            axes.axvline(whole, color=SOFT, linestyle="--")
+        value = overall[rate]
+        if value is not None:
+            axes.axvline(value, color=SOFT, linestyle="--")
         for row, group in enumerate(groups):
             words = _rate_words(group, rate)
-            if whole is not None:
-                words += f"; all groups: {number(whole)}"
+            if value is not None:
+                words += f"; all groups: {number(value)}"
             color = INK if group.name == audit.reference else DOT
             _dot(axes, row, group.rates[rate], words, color, missing=why_no_rate(rate))
     figure.set_label(
@@ -85,7 +91,7 @@ def compared_rates(comparison: Comparison) -> Any:
         [group for group in comparison.first.groups if group.name in comparison.groups], MAX_GROUPS
     )
     second = {group.name: group for group in comparison.second.groups}
-    figure, drawn = _rate_panels(groups)
+    figure, drawn = _rate_panels(groups, panels_of(comparison.first))
     for rate, axes in drawn.items():
         axes.set_xlim(
             _range([side.rates[rate] for group in groups for side in (group, second[group.name])])
@@ -127,7 +133,7 @@ def roc(audit: Audit) -> Any:
     axes.plot([0, 1], [0, 1], color=FAINT, linestyle="--")
     for (color, dash), group in zip(_lines(), scored_groups(audit), strict=False):
         if group.roc:
-            area = "" if group.auc is None else f"AUC {_text(group.auc)}"
+            area = "" if group.auc is None else f"AUC {estimate(*group.auc)}"
             (line,) = axes.plot(
                 *zip(*group.roc, strict=True),
                 dash,
@@ -161,8 +167,8 @@ def calibration(audit: Audit) -> Any:
         )
         for point in group.calibration:
             words = (
-                f"{group.name}, score {point.score:.3g}: {_text(point.rate)}, {point.examples:,}"
-                " examples"
+                f"{group.name}, score {point.score:.3g}: {estimate(*point.rate)},"
+                f" {point.examples:,} examples"
             )
             _dot(axes, point.score, point.rate, words, DOT, along="y")
         axes.set_xlabel("mean score" if audit.probabilities else "score")
@@ -196,13 +202,13 @@ def _lines() -> list[tuple[str, str]]:
     return [(color, dash) for dash in DASHES for color in COLORS]
 
 
-def _rate_panels(groups: Sequence[GroupAudit]) -> tuple[Any, dict[str, Any]]:
+def _rate_panels(groups: Sequence[GroupAudit], shown: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """Axes by rate, with a row for each group."""
     labels = [_lines_of(group.name, 22) for group in groups]
     line = 12 + 13 * max((label.count("\n") + 1 for label in labels), default=1)
-    figure, parts = panels(len(PANELS), NARROW, line * len(labels) + 56)
+    figure, parts = panels(len(shown), NARROW, line * len(labels) + 56)
     drawn = {}
-    for rate, panel in zip(PANELS, parts, strict=True):
+    for rate, panel in zip(shown, parts, strict=True):
         drawn[rate] = axes = panel.subplots()
         axes.set_title(title(rate))
         axes.set_yticks(range(len(labels)), labels, fontsize=11, linespacing=0.95)
@@ -235,13 +241,8 @@ def _dot(
 
 def _rate_words(group: GroupAudit, rate: str) -> str:
     return (
-        f"{group.name}: {title(rate).lower()} {_text(group.rates[rate])}, {group.examples:,}"
-        " examples"
+        f"{group.name}: {named(rate)} {estimate(*group.rates[rate])}, {group.examples:,} examples"
     )
-
-
-def _text(measured: IntervalEstimate) -> str:
-    return f"{number(measured.value)} {interval(measured)}".strip()
 
 
 def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
@@ -256,6 +257,9 @@ def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
 def _overall(groups: Sequence[GroupAudit]) -> Mapping[str, float | None]:
     """The rates of all groups together, from the sums of their counts."""
     cells = ("false_positives", "true_negatives", "false_negatives", "true_positives")
-    fp, tn, fn, tp = (sum(group.counts[cell] for group in groups) for cell in cells)
+    if "selected" in groups[0].counts:  # no labels: of the four, two
+        cells = ("selected", "not_selected")
+    sums = [sum(group.counts[cell] for group in groups) for cell in cells]
+    fp, tn, fn, tp = [*sums, 0.0, 0.0][:4]
     counts = Counts.from_cells({"overall": (fp, tn, fn, tp)})
     return {rate: counts.rate(rate)[0] for rate in PANELS}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairbound.auditing._text import no_probabilities, not_compared
+from fairbound.auditing._findings import no_probabilities, not_compared
 from fairbound.metrics._counts import Counts
 from fairbound.metrics._group_losses import Losses, group_loss_intervals, loss_gaps
 from fairbound.metrics._intervals import IntervalEstimate

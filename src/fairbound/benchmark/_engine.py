@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from fairbound._utils.sentences import counted, listing
 from fairbound.benchmark._store import Store, UnwritableError
 from fairbound.benchmark._task import Task
 from fairbound.benchmark._work_log import Failure, WorkLog
@@ -195,9 +196,5 @@ class Following:
 def failures_in_words(failed: Iterable[Failure]) -> str:
     """One sentence for a command to end with."""
     listed = list(failed)
-    some = "; ".join(f"{failure.task}: {failure.sentence}" for failure in listed[:3])
-    more = f" (and {len(listed) - 3} more)" if len(listed) > 3 else ""
-    return (
-        f"{len(listed)} task{'' if len(listed) == 1 else 's'} failed, the others are stored:"
-        f" {some}{more}"
-    )
+    some = listing((f"{failure.task}: {failure.sentence}" for failure in listed), 3)
+    return f"{counted(len(listed), 'task')} failed, the others are stored: {some}"

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from fairbound._utils.sentences import counted
 from fairbound.benchmark._results import Results, student_interval
+from fairbound.reports import _words as words
 
 # above the bound: rows within it keep their constraints well enough to be compared by loss
 BOUND_TOLERANCE = 0.01
@@ -95,7 +97,7 @@ def front_finding(results: Results) -> str:
 
 def mean_and_std(summary: pd.DataFrame, row: str, name: str) -> str:
     """Mean and standard deviation over runs."""
-    return f"{summary[name, 'mean'][row]:.3f} ± {summary[name, 'std'][row]:.3f}"
+    return words.spread(summary[name, "mean"][row], summary[name, "std"][row])
 
 
 def loss_difference(results: Results, part: str, first: str, second: str) -> str:
@@ -106,11 +108,9 @@ def loss_difference(results: Results, part: str, first: str, second: str) -> str
     ]
     apart = (losses[1] - losses[0]).dropna()
     low, high = student_interval(apart.to_numpy())
-    words = f"the difference in loss between the first two, {first} and {second},"
+    pair = f"the difference in loss between the first two, {first} and {second},"
     if math.isnan(low):
-        return f"{words} cannot be judged from one run"
+        return f"{pair} cannot be judged from one run"
     certain = "is significant" if low > 0 else "is not significant"
-    return (
-        f"{words} {certain}: {apart.mean():.3f} [{low:.3f}, {high:.3f}], 95 % over {len(apart)}"
-        " runs"
-    )
+    size = words.estimate(apart.mean(), low, high, "{:.3f}".format)
+    return f"{pair} {certain}: {size}, 95 % over {counted(len(apart), 'run')}"

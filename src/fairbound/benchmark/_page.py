@@ -1,7 +1,7 @@
 """The page of studies and boards, with every table and figure as a file beside it; made from stored
 results alone.
 
-index.html    opens offline: tables to sort and figures (`reports/templates/benchmark.html`)
+index.html    opens offline: tables to sort and figures
 tables/       every table as CSV and LaTeX; of a board also all that was recorded, as CSV
 figures/      every figure as PDF
 
@@ -21,8 +21,9 @@ import pandas as pd
 from fairbound._utils.files import write_text
 from fairbound.benchmark._stored_study import Card, data_line
 from fairbound.reports._figures import write_pdf
-from fairbound.reports._page import TableCell, render
-from fairbound.reports._table import MISSING, ReportTable, frame_csv
+from fairbound.reports._page import Choice, Home, Line, Words, page, synthetic_banner
+from fairbound.reports._page import Section as PageSection
+from fairbound.reports._table import ReportTable, csv_text
 
 OnProgress = Callable[[int, int], None]  # files written, and all of them
 
@@ -149,13 +150,51 @@ class Page:
     def html(self) -> str:
         """The page as text."""
         computed = "; ".join(dict.fromkeys(map(system_words, self.systems))) or "not noted"
-        dates = [str(system["date"])[:10] for system in self.systems if "date" in system]
-        return render(
-            "benchmark.html",
-            sections=[_section_view(section, stem) for stem, section in self.stems.items()],
-            data=data_line(card for section in self.sections for card in section.cards),
-            details={"Computed on": computed}
-            | ({"Date": ", ".join(dict.fromkeys(dates))} if dates else {}),
+        dates = dict.fromkeys(str(each["date"])[:10] for each in self.systems if "date" in each)
+        sections, is_alone = self.stems, len(self.sections) == 1
+        are_all_synthetic = all(section.synthetic for section in self.sections)
+        title = self.sections[0].question if is_alone else ""
+        short = [f"{each.title}, {each.short}" for each in self.sections if each.short]
+        short_run = Line(
+            f"It shows how the page works and decides nothing: {'; '.join(short)}.",
+            "banner",
+            "A short run.",
+        )
+        contents = [
+            Line(
+                f"{section.how}. {' '.join(section.finding.splitlines()[:1])}",
+                "meta",
+                section.title,
+                {"Read": f"#{stem}"} | _contents(section, stem),
+            )
+            for stem, section in sections.items()
+        ]
+        kinds = {
+            "studies": any(not section.parts for section in self.sections),
+            "with_paper": any(section.agreement for section in self.sections),
+            "boards": any(section.parts for section in self.sections),
+        }
+        facts = {"Computed on": computed} | ({"Date": ", ".join(dates)} if dates else {})
+        home = [
+            *([short_run] if short else []),
+            *([synthetic_banner()] if are_all_synthetic else []),
+            *([] if is_alone else [PageSection(title="Contents", body=contents)]),
+            *(
+                _section(section, stem, are_all_synthetic, is_alone)
+                for stem, section in sections.items()
+            ),
+            PageSection(title="How to read this", body=[Words("reading_study.html", kinds), facts]),
+        ]
+        parts = [
+            _part(section, part, stem)
+            for stem, section in sections.items()
+            for part in section.parts
+        ]
+        return page(
+            title or "Training under constraints: the benchmark",
+            [Home(home), *parts],
+            above=data_line(card for section in self.sections for card in section.cards),
+            footer="Links to files lead to the folders beside it.",
         )
 
 
@@ -188,7 +227,8 @@ def _files(section: Section, stem: str) -> Iterator[tuple[str, Any]]:
 
 def _write(content: Any, to: Path, name: str) -> None:
     if isinstance(content, pd.DataFrame):
-        write_text(to / "tables" / f"{name}.csv", frame_csv(content))
+        rows = content.itertuples(index=False)
+        write_text(to / "tables" / f"{name}.csv", csv_text(list(content.columns), rows))
     elif isinstance(content, ReportTable):
         write_text(to / "tables" / f"{name}.csv", content.to_csv())
         write_text(to / "tables" / f"{name}.tex", content.to_latex())
@@ -196,68 +236,77 @@ def _write(content: Any, to: Path, name: str) -> None:
         write_pdf(content, to / "figures" / f"{name}.pdf")
 
 
-# What the template shows --------------------------------------------------------------------------
+# What the page shows ------------------------------------------------------------------------------
 
 
-def _section_view(
-    section: Section, stem: str, links: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """links: where titles and names of parts lead; by default those of this section."""
-    if links is None:
-        links = {
-            word: f"#{stem}-{part.name}"
-            for part in section.parts
-            for word in (part.title, part.name)
+def _section(section: Section, stem: str, are_all_synthetic: bool, is_alone: bool) -> PageSection:
+    names = {part.title: f"#{stem}-{part.name}" for part in section.parts}
+    links = names | {part.name: f"#{stem}-{part.name}" for part in section.parts}
+    exhibits = _exhibits(section.exhibits, stem, links)
+    contents = [Line("", "meta", links=_contents(section, stem))] * (is_alone and len(exhibits) > 2)
+    recorded = {name: f"tables/{stem}-{name}.csv" for name in section.recorded}
+    body = [
+        Line(f"{section.how}. {section.origin}", "meta"),
+        *contents,
+        *([synthetic_banner()] if section.synthetic and not are_all_synthetic else []),
+        *_body(section, exhibits, "Notes on the rows"),
+        *([Line("Everything that was recorded, as CSV:", links=recorded)] if recorded else []),
+    ]
+    if section.next:
+        body.append(PageSection(title="What to run next", body=[section.next]))
+    return PageSection(title=section.title, name=stem, body=body)
+
+
+def _part(section: Section, part: Section, stem: str) -> PageSection:
+    """A part that is shown alone."""
+    place = f"{stem}-{part.name}"
+    body = [
+        Line("", "meta", links={f"← {section.title}": f"#{stem}"}),
+        *([synthetic_banner()] if part.synthetic else []),
+        *_body(part, _exhibits(part.exhibits, place, {}), "Settings chosen for each problem"),
+    ]
+    return PageSection(title=part.title, name=place, body=body, kind="part")
+
+
+def _body(section: Section, exhibits: Sequence[PageSection], notes: str) -> Iterator[Any]:
+    yield from (Line(line, "finding") for line in section.finding.splitlines())
+    if section.agreement:
+        yield section.agreement
+    yield from exhibits
+    if section.facts:
+        yield PageSection(title="Details", body=[section.facts])
+    if section.notes:
+        yield PageSection(title=notes, body=[section.notes], is_folded=True)
+
+
+def _exhibits(
+    exhibits: Mapping[str, Exhibit], stem: str, links: Mapping[str, str]
+) -> list[PageSection]:
+    return [_exhibit(name, exhibit, f"{stem}-{name}", links) for name, exhibit in exhibits.items()]
+
+
+def _exhibit(name: str, exhibit: Exhibit, place: str, links: Mapping[str, str]) -> PageSection:
+    shown, body = exhibit.shown, list[Any]()
+    if isinstance(shown, Mapping):
+        options = {
+            option: _exhibit(option, part, f"{place}-{option}", links)
+            for option, part in shown.items()
         }
-    return vars(section) | {
-        "stem": stem,
-        "synthetic": section.synthetic,
-        "items": [
-            _item_view(name, item, f"{stem}-{name}", links)
-            for name, item in section.exhibits.items()
-        ],
-        "parts": [_section_view(part, f"{stem}-{part.name}", links) for part in section.parts],
-    }
+        body = [Choice(exhibit.heading, place, options)]
+    elif isinstance(shown, ReportTable):
+        files = {"CSV": f"tables/{place}.csv", "LaTeX": f"tables/{place}.tex"}
+        body = [shown, Line("", "files", links=files)]
+    else:
+        more = {"More about it": links[name]} if name in links else {}
+        files = {"PDF": f"figures/{place}.pdf"}
+        caption = Line(f"{shown.get_label()}.", "caption", links=more)
+        body = [caption, shown, Line("", "files", links=files)]
+    return PageSection(title=exhibit.heading, name=place, body=body, links=links)
 
 
-def _item_view(name: str, exhibit: Exhibit, place: str, links: Mapping[str, str]) -> dict[str, Any]:
-    shown, table, options = exhibit.shown, {}, []
-    if isinstance(shown, ReportTable):
-        table = _table_view(shown, links)
-    elif isinstance(shown, Mapping):
-        options = [
-            _item_view(option, one, f"{place}-{option}", links) for option, one in shown.items()
-        ]
+def _contents(section: Section, stem: str) -> dict[str, str]:
+    """Short headings of what a section shows, and where it is."""
     return {
-        "name": name,
-        "heading": exhibit.heading,
-        "place": place,
-        "link": links.get(name, ""),
-        "table": table,
-        "options": options,
-        "figure": shown,
-    }
-
-
-def _table_view(table: ReportTable, links: Mapping[str, str]) -> dict[str, Any]:
-    """Cells of a table: each figure with its detail, the paper's or an interval, below it."""
-    columns = [column for column in table.shown() if not column.detail]
-    details = {column.name: column for column in table.shown() if column.detail}
-    cells = []
-    for column in columns:
-        below = details.get(column.name)
-        small = [""] * len(column.text)
-        if below is not None:
-            small = ["" if text == MISSING else f"{below.detail}: {text}" for text in below.text]
-        shades = column.sort_keys if table.shaded and not column.is_text else [None] * len(small)
-        lines = zip(column.text, column.sort_keys, small, column.marked, shades, strict=True)
-        cells.append([TableCell(*line) for line in lines])
-    cells[0] = [cell._replace(href=links.get(cell.text, "")) for cell in cells[0]]
-    return {
-        "title": table.title,
-        "notes": table.notes,
-        "is_shaded": table.shaded,
-        "headings": [column.name for column in columns],
-        "lines": list(zip(*cells, strict=True)),
-        "right": [i for i, column in enumerate(columns) if not column.is_text],
+        exhibit.heading.partition(",")[0].partition(":")[0]: f"#{stem}-{name}"
+        for name, exhibit in section.exhibits.items()
     }

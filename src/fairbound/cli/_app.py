@@ -20,7 +20,7 @@ from fairbound.cli._data import fetch_command, list_command
 from fairbound.cli._enter import check_command, enter_command
 from fairbound.cli._groups import groups_command
 from fairbound.cli._new import new_algorithm_command
-from fairbound.cli._printing import plain
+from fairbound.cli._printing import PARAMETERS, as_options, plain
 from fairbound.cli._report import report_command
 from fairbound.cli._reproduce import reproduce_command
 from fairbound.cli._run import run_command
@@ -41,7 +41,12 @@ class _FlagsWithoutType:
         return params
 
 
-class Command(_FlagsWithoutType, TyperCommand): ...
+class Command(_FlagsWithoutType, TyperCommand):
+    """A command, whose options the library's sentences can then name (`as_options`)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        PARAMETERS.set(self.params)
+        return super().invoke(ctx)
 
 
 class CommandGroup(_FlagsWithoutType, TyperGroup): ...
@@ -62,7 +67,7 @@ def errors_as_sentences(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except EXPECTED as error:
             Console(stderr=True, soft_wrap=True, emoji=False).print(
-                f"[bold red]Error:[/] {plain(str(error))}", highlight=False
+                f"[bold red]Error:[/] {plain(as_options(str(error)))}", highlight=False
             )
             raise typer.Exit(1) from error
         except KeyboardInterrupt as stopped:

@@ -6,32 +6,19 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table as Grid
 
-from fairbound._utils.files import check_place, csv_text, is_same_file, write_text
-from fairbound._utils.sentences import counted
-from fairbound.cli._printing import console, plain, visible, working
+from fairbound._utils.files import check_place, is_same_file, write_text
+from fairbound.cli._printing import console, show, working
+from fairbound.reports._words import visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.auditing._audits import Audit
-    from fairbound.auditing._comparisons import Comparison
-    from fairbound.auditing._headline import Answer
-    from fairbound.metrics._intervals import IntervalEstimate
 
-_SHOWN = {
-    "base_rate": "y = 1",
-    "positive_rate": "ŷ = 1",
-    "true_positive_rate": "TPR",
-    "false_positive_rate": "FPR",
-    "positive_predictive_value": "PPV",
-    "accuracy": "acc",
-}
 MAX_INDENTED = 1_000  # groups in a JSON file that is laid out for readers
 SMALL_BYTES = 100_000_000  # of files that are audited by one thread
 
@@ -155,6 +142,7 @@ def audit_command(
     """
     from fairbound.auditing._audited_columns import audit_columns
     from fairbound.auditing._comparisons import compare
+    from fairbound.auditing._tables import groups_table, report, report_comparison, write_page
     from fairbound.columns._read import MISSING_MARKS, read_columns
     from fairbound.columns._rows import names_in
     from fairbound.data._attributes import one_by_one
@@ -163,8 +151,6 @@ def audit_command(
         raise ValueError("give either --score or --prediction: the column that the model made")
     if threshold is not None and score is None:
         raise ValueError("--threshold is for scores (--score); predictions are taken as they are")
-    if label is None and html_out is not None:
-        raise ValueError("the page is about errors and needs --label; --json and --csv do not")
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
     outputs = [out for out in (json_out, html_out, csv_out) if out is not None]
@@ -209,7 +195,7 @@ def audit_command(
             return audit_columns(columns, source=Path(path).name, **by, **settings)
 
     columns, made = read(file), score or prediction or ""
-    found = audited(columns, made, file, threshold)
+    first = audited(columns, made, file, threshold)
     comparison = None
     if compare_column or compare_file:
         second_file, second = compare_file or file, compare_column or made
@@ -226,12 +212,12 @@ def audit_command(
                 else [Path(file).name, Path(second_file).name]
             )
         comparison = compare(
-            found, audited(second_columns, second, second_file, used), (names[0], names[1])
+            first, audited(second_columns, second, second_file, used), (names[0], names[1])
         )
     text = ""
     if json_out is not None:
-        readable = 2 if len(found.groups) <= MAX_INDENTED else None
-        text = json.dumps((comparison or found).to_dict(), indent=readable, allow_nan=False) + "\n"
+        readable = 2 if len(first.groups) <= MAX_INDENTED else None
+        text = json.dumps((comparison or first).to_dict(), indent=readable, allow_nan=False) + "\n"
     to_stdout = str(json_out) == "-"
     # before anything is printed: a pipe that is closed early, such as to head, loses no file
     written = []
@@ -239,21 +225,19 @@ def audit_command(
         write_text(json_out, text)
         written.append(f"All results: {json_out}")
     if csv_out is not None:
-        write_text(csv_out, csv_text(*group_table(found)))
+        write_text(csv_out, groups_table(first).to_csv())
         written.append(f"Table of groups: {csv_out}")
     if html_out is not None:
-        from fairbound.auditing._page import write_page
-
         write_page(
-            comparison or found,
+            comparison or first,
             html_out,
             heading=title,
             command=" ".join(["fairbound", *map(_quoted, sys.argv[1:])]),
         )
         written.append(f"Page: {html_out}")
-    _show(found, console(stderr=to_stdout), top)
+    show(report(first, top), console(stderr=to_stdout))
     if comparison is not None:
-        show_comparison(comparison, console(stderr=to_stdout))
+        show(report_comparison(comparison), console(stderr=to_stdout))
     if to_stdout:
         typer.echo(text, nl=False)
     for line in written:
@@ -278,263 +262,3 @@ def _set_threads(threads: int | None, files: Sequence[str]) -> bool:
     threads = (os.cpu_count() or 1 if large else 1) if threads is None else threads
     torch.set_num_threads(threads)
     return threads > 1
-
-
-def group_table(found: Audit) -> tuple[list[str], list[list[Any]]]:
-    """Headings and rows of the table of groups, for CSV."""
-    from fairbound.metrics._counts import WITHOUT_LABELS
-    from fairbound.metrics._reference_gaps import ERROR_RATES, NOT_COMPARED
-
-    compared = ERROR_RATES if found.labeled else WITHOUT_LABELS
-    rates = list(found.groups[0].rates) if found.groups else []
-    counts = list(found.groups[0].counts) if found.groups else []
-    names = [
-        *rates,
-        *(f"{rate}_{kind}" for rate in compared for kind in ("difference", "ratio")),
-    ]
-    rows = []
-    for group in found.groups:
-        gaps = [group.against_reference.get(rate, NOT_COMPARED)[:2] for rate in compared]
-        measured = [
-            *(group.rates[rate] for rate in rates),
-            *(estimate for gap in gaps for estimate in gap),
-        ]
-        rows.append(
-            [
-                group.name,
-                group.examples,
-                *group.counts.values(),
-                *(end for three in measured for end in three),
-            ]
-        )
-    return [
-        "group",
-        "examples",
-        *counts,
-        *(f"{name}{end}" for name in names for end in ("", "_low", "_high")),
-    ], rows
-
-
-def _show(found: Audit, console: Console, top: int) -> None:
-    """The audit as tables of at most 80 columns."""
-    from fairbound.auditing._headline import answers
-
-    weighted = ", weighted" if found.weighted else ""
-    made = "predictions" if found.threshold is None else f"scores, threshold {found.threshold:g}"
-    by = plain(" x ".join(found.attributes))
-    counts = f"{counted(found.examples, 'example')}, {counted(len(found.groups), 'group')} by {by}"
-    console.print(f"[bold]{plain(found.source)}[/]: {counts}; {made}{weighted}")
-    for part in () if found.labeled else (found, *found.parts):
-        console.print(_selection_grid(part, top))
-        if part.dropped:
-            console.print(f"unknown: {counted(part.dropped, 'example')} in no group")
-    for answer in answers(found) if found.labeled else ():
-        rate = answer.rate.replace("_", " ")
-        console.print(
-            f"[bold]{answer.title}: {answer.among} who are {answer.fate} ({rate})[/]",
-            highlight=False,
-        )
-        console.print(_answer_grid(found, answer, top))
-        console.print(plain(answer.sentence), highlight=False)
-    if found.labeled:
-        if not answers(found):
-            console.print("no error rate is defined here: see the notes")
-        console.print(_groups_grid(found, top))
-    hidden = len(found.groups) - top
-    if hidden > 0:
-        console.print(
-            f"... and {counted(hidden, 'smaller group')} (--top, --json)", highlight=False
-        )
-    console.print(_metrics_grid(found))
-    if found.pairs:
-        console.print("[bold]Groups behind the differences[/] (examples)", highlight=False)
-        for line in _pair_lines(found):
-            console.print(line, highlight=False)
-    ends = (
-        f"{100 * found.level:g}% intervals, conservative for gaps" if has_intervals(found) else ""
-    )
-    console.print(
-        f"reference group: {plain(found.reference)}; {ends or 'values only, without intervals'}"
-    )
-    if any(gap.beyond_chance for group in found.groups for gap in group.against_reference.values()):
-        console.print(
-            "* beyond chance, with all groups counted; an interval is for one group alone",
-            soft_wrap=True,
-        )
-    for part in found.parts if found.labeled else ():
-        console.print(_part_line(part), highlight=False)
-    for note in found.notes:
-        console.print(f"[yellow]Note:[/] {plain(note)}", highlight=False)
-
-
-def has_intervals(found: Audit) -> bool:
-    return any(estimate.low is not None for estimate in found.metrics.values())
-
-
-def _answer_grid(found: Audit, answer: Answer, top: int) -> Grid:
-    """An error rate of every group that is compared, against the reference group."""
-    grid = Grid(box=None, padding=(0, 1, 0, 0))
-    grid.add_column("group", overflow="fold")
-    for heading in ("rate, %", "difference, points", "ratio"):
-        level = f" [{100 * found.level:g}%]" if has_intervals(found) else ""
-        grid.add_column(plain(heading + level), justify="right", no_wrap=True)
-    for group, gap in answer.lines[: top + 1]:
-        rate = _ended(group.rates[answer.rate], ".1f", 100)
-        if gap is None:
-            grid.add_row(plain(group.name), rate, "reference", "")
-            continue
-        star = "*" if gap.beyond_chance else ""
-        grid.add_row(
-            plain(group.name),
-            rate,
-            _ended(gap.difference, "+.1f", 100) + star,
-            _ended(gap.ratio, ".2f"),
-        )
-    return grid
-
-
-def _selection_grid(found: Audit, top: int) -> Grid:
-    """Selection rates and impact ratios by group, for an audit without labels."""
-    from fairbound.metrics._reference_gaps import NOT_COMPARED
-
-    by = plain(" x ".join(found.attributes))
-    title = f"Selection rates and impact ratios by {by}"
-    grid = Grid(
-        box=None, padding=(0, 1, 0, 0), title=title, title_justify="left", title_style="bold"
-    )
-    grid.add_column("group", overflow="fold")
-    level = plain(f" [{100 * found.level:g}%]") if has_intervals(found) else ""
-    for heading in ("examples", "selected", f"rate, %{level}", f"impact ratio{level}"):
-        grid.add_column(heading, justify="right")
-    for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
-        gap = group.against_reference.get("positive_rate", NOT_COMPARED)
-        ratio = _ended(gap.ratio, ".3f")
-        if group.name == found.reference:
-            ratio = "1.000 (reference)"
-        elif group not in found.compared:
-            ratio = "small: not compared"
-        grid.add_row(
-            plain(group.name),
-            f"{group.examples:,}",
-            f"{group.counts['selected']:,.0f}",
-            _ended(group.rates["positive_rate"], ".1f", 100),
-            ratio,
-        )
-    return grid
-
-
-def _ended(estimate: IntervalEstimate, form: str, scale: float = 1.0) -> str:
-    from fairbound.auditing._text import ends
-
-    return (
-        "-"
-        if estimate.value is None
-        else plain(f"{scale * estimate.value:{form}} {ends(estimate, form, scale)}".rstrip())
-    )
-
-
-def _groups_grid(found: Audit, top: int) -> Grid:
-    from fairbound.metrics._intervals import UNDEFINED
-
-    grid = Grid(
-        box=None, padding=(0, 1, 0, 0), title="Groups", title_justify="left", title_style="bold"
-    )
-    grid.add_column("group", overflow="fold")
-    grid.add_column("examples", justify="right")
-    for rate, short in _SHOWN.items():
-        known = rate == "positive_rate" and has_intervals(found)
-        grid.add_column(f"{short} [{100 * found.level:g}%]" if known else short, justify="right")
-    scored = [
-        name
-        for name in ("auc", "loss")
-        if any(getattr(group, name) is not None for group in found.groups)
-    ]
-    for name in scored:
-        grid.add_column("AUC" if name == "auc" else name, justify="right")
-    for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
-        shown = [
-            (
-                _ended(group.rates[rate], ".2f")
-                if rate == "positive_rate"
-                else _value(group.rates[rate], 3)
-            )
-            for rate in _SHOWN
-        ]
-        more = [_value(getattr(group, name) or UNDEFINED, 3) for name in scored]
-        grid.add_row(plain(group.name), f"{group.examples:,}", *shown, *more)
-    return grid
-
-
-def _metrics_grid(found: Audit) -> Grid:
-    from fairbound.auditing._text import explained, why_undefined
-
-    grid = Grid(
-        box=None, padding=(0, 1, 0, 0), title="Metrics", title_justify="left", title_style="bold"
-    )
-    grid.add_column("metric", no_wrap=True)
-    grid.add_column("value", justify="right")
-    if has_intervals(found):
-        grid.add_column(f"{100 * found.level:g}% interval", justify="right")
-    grid.add_column("defined by", overflow="fold")
-    for name, estimate in found.metrics.items():
-        ends = [_interval(estimate)] if has_intervals(found) else []
-        source = why_undefined(found, name) if estimate.value is None else explained(name)[1]
-        grid.add_row(name, _value(estimate), *ends, source)
-    return grid
-
-
-def _pair_lines(found: Audit) -> Iterator[str]:
-    """The two groups behind each difference, with their examples."""
-    for name, pair in found.pairs.items():
-        # the groups of its difference, or nearly so; all are in the JSON and the page
-        if not name.endswith("_ratio"):
-            high = f"{pair.high_value:.3f} {plain(pair.high)} ({pair.high_examples:,})"
-            low = f"{pair.low_value:.3f} {plain(pair.low)} ({pair.low_examples:,})"
-            yield f"{name}: {pair.of.replace('_', ' ')} {high} to {low}"
-
-
-def show_comparison(found: Comparison, console: Console) -> None:
-    """The metrics of both, and their change."""
-    words = f"{plain(found.names[0])} (first) and {plain(found.names[1])} (second)"
-    grid = Grid(
-        box=None,
-        padding=(0, 1, 0, 0),
-        title=f"Comparison: {words}",
-        title_justify="left",
-        title_style="bold",
-    )
-    grid.add_column("metric", overflow="fold")
-    for column in ("first", "second", "change", f"{100 * found.first.level:g}% interval"):
-        grid.add_column(column, justify="right")
-    for name, change in found.metrics.items():
-        both = [_value(audit.metrics[name]) for audit in (found.first, found.second)]
-        grid.add_row(
-            name, *both, "-" if change.value is None else f"{change.value:+.4f}", _interval(change)
-        )
-    console.print(grid)
-    for side, missing in enumerate((found.only_first, found.only_second)):
-        if missing:
-            words = ", ".join(map(plain, missing[:5])) + (", ..." if len(missing) > 5 else "")
-            console.print(f"only in {plain(found.names[side])}: {words}", highlight=False)
-    console.print(
-        "intervals of changes are those of independent samples; on the same examples they are wide"
-    )
-
-
-def _part_line(part: Audit) -> str:
-    shown = ("demographic_parity_difference", "equalized_odds_difference")
-    numbers = ", ".join(
-        f"{name} {_value(part.metrics[name])} {_interval(part.metrics[name])}" for name in shown
-    )
-    return (
-        f"by {plain(part.attributes[0])} alone ({counted(len(part.groups), 'group')}):"
-        f" {plain(numbers)}"
-    )
-
-
-def _value(estimate: IntervalEstimate, digits: int = 4) -> str:
-    return "-" if estimate.value is None else f"{estimate.value:.{digits}f}"
-
-
-def _interval(estimate: IntervalEstimate) -> str:
-    return "" if estimate.low is None else f"{estimate.low:.3f} to {estimate.high:.3f}"

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table as Grid
 
 from fairbound._utils.files import check_place, write_text
 from fairbound._utils.sentences import counted
-from fairbound.cli._printing import console, plain, visible
+from fairbound.cli._printing import console, plain, show
+from fairbound.reports._table import WHOLE, ReportTable
+from fairbound.reports._words import percent, visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.columns._attributes import Grouping
@@ -72,7 +73,7 @@ def groups_command(
     if is_census(source) and name.startswith("synthetic:"):
         out.print("[bold yellow]synthetic data[/]: generated, not real")
     _summary(found, len(next(iter(columns.values()))), name, min_size, out)
-    _print_groups(found, order[:top], rates, out)
+    show([_table(found, order[:top], rates)], out)
     if len(found) > top:
         out.print(
             f"... and {counted(len(found) - top, 'smaller group')} (--top, --json)", highlight=False
@@ -145,35 +146,25 @@ def _rates(found: Grouping, outcome: Any) -> list[IntervalEstimate] | None:
     return [IntervalEstimate(*three) for three in table.tolist()]
 
 
-def _print_groups(
-    found: Grouping, shown: list[int], rates: list[IntervalEstimate] | None, console: Console
-) -> None:
-    grid = Grid(box=None, padding=(0, 2, 0, 0))
-    grid.add_column("group", overflow="fold")
-    grid.add_column("rows", justify="right")
-    grid.add_column("share", justify="right")
-    if rates is not None:
-        grid.add_column("label = 1", justify="right")
-        grid.add_column("95% interval", justify="right")
+def _table(found: Grouping, shown: list[int], rates: list[IntervalEstimate] | None) -> ReportTable:
+    sizes = [int(found.sizes[i]) for i in shown]
     total = max(int(found.sizes.sum()), 1)
-    for i in shown:
-        size = int(found.sizes[i])
-        shown_rates = (
-            []
-            if rates is None
-            else [f"{rates[i].value:.3f}", f"{rates[i].low:.3f} to {rates[i].high:.3f}"]
-        )
-        grid.add_row(plain(found.name(i)), f"{size:,}", f"{size / total:.1%}", *shown_rates)
-    console.print(grid)
+    frame: dict[tuple[str, str], list[Any]] = {
+        ("group", ""): [found.name(i) for i in shown],
+        ("rows", ""): sizes,
+        ("share", ""): [size / total for size in sizes],
+    }
+    if rates is not None:
+        for part in ("value", "low", "high"):
+            frame["base_rate", part] = [getattr(rates[i], part) for i in shown]
+    formats: dict[str, Any] = {"rows": WHOLE, "share": percent, "base_rate": "{:.3f}"}
+    headings = {"base_rate": "label = 1 [95 %]"}
+    return ReportTable("", frame, formats=formats, headings=headings)
 
 
 def _as_dict(
     found: Grouping, order: list[int], rates: list[IntervalEstimate] | None, name: str
 ) -> dict[str, Any]:
-    groups = []
-    for i in order:
-        one: dict[str, Any] = {"name": found.names[i], "rows": int(found.sizes[i])}
-        groups.append(one if rates is None else one | {"base_rate": rates[i]._asdict()})
     return {
         "source": name,
         "by": [
@@ -183,5 +174,5 @@ def _as_dict(
         "populated": found.populated,
         "merged": found.merged,
         "dropped": found.dropped,
-        "groups": groups,
+        "groups": _table(found, order, rates).records(),
     }

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
-import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from fairbound.reports._words import visible
+
 # seconds between lines of progress without a terminal, or a tenth of the time so far if that is
 # more
 EVERY_S = 10.0
+PARAMETERS: ContextVar[Sequence[Any]] = ContextVar("parameters of the command", default=())
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -114,24 +119,35 @@ def duration(seconds: float) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Text of the user's (names of groups, columns and files) for rich: no markup, and control
-    characters written out, so that an escape sequence in a file does not reach the terminal, nor
-    does a mark that turns text around.
+    r"""Text of the user's (names of groups, columns and files) for rich: no markup, and nothing
+    hidden in it.
 
-    >>> print(plain("a\x1b[31mb"), plain("[bold]c"), plain("d\u202ee"), plain("f\n"))
-    a\x1b[31mb \[bold]c d\u202ee f\n
+    >>> print(plain("a\x1b[31mb"), plain("[bold]c"))
+    a\x1b[31mb \[bold]c
     """
     return escape(visible(text))
 
 
-def visible(text: str) -> str:
-    """The same for what is printed without rich."""
-    return "".join(
-        _written_out(one) if unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp") else one
-        for one in text
-    )
+def show(body: Iterable[Any], screen: Console) -> None:
+    """Print sentences and tables; a table has its title in bold."""
+    from fairbound.reports._page import text_parts
+
+    for heading, text in text_parts(body):
+        if heading:
+            screen.print(f"[bold]{escape(heading)}[/]", highlight=False)
+        screen.print(as_options(text), markup=False, highlight=False, soft_wrap=True)
 
 
-def _written_out(one: str) -> str:
-    # a zero-width joiner is part of letters
-    return one if one == "\u200d" else one.encode("unicode_escape").decode()
+def as_options(text: str) -> str:
+    """A sentence of the library, whose parameters in backticks become options of the command that
+    runs: `min_size=20` -> --min-size 20."""
+    options = {param.name: param for param in PARAMETERS.get()}
+
+    def option(match: re.Match[str]) -> str:
+        param = options.get(match[1]) or options.get(match[1].removesuffix("s"))
+        if param is None or param.param_type_name != "option":
+            return match[0]
+        value = "" if getattr(param, "is_flag", False) or not match[2] else f" {match[2]}"
+        return f"{max(param.opts, key=len)}{value}"
+
+    return re.sub(r"`(\w+)(?:=([^`\n]*))?`", option, text)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound._utils.sentences import listed
+from fairbound._utils.sentences import listing
 from fairbound.columns._attributes import Coded, Intersection
 from fairbound.columns._column import Column, ColumnKind
 from fairbound.columns._vectors import as_numbers, group_names
@@ -61,7 +61,7 @@ def group_numbers(
     unknown = [value for value in values if value not in place]
     if unknown and not others_are_none:
         raise ValueError(
-            f"{column.name}: {unknown[0]!r} is none of {listed(list(names), 6)}; name all groups,"
+            f"{column.name}: {unknown[0]!r} is none of {listing(list(names), 6)}; name all groups,"
             " or mark examples of no group as missing"
         )
     number_of = np.array([*(place.get(value, -1) for value in values), -1], dtype=np.int64)
@@ -91,7 +91,7 @@ def near_equal_note(names: Sequence[str], what: str) -> str:
     pairs = [f"{a!a} and {b!a}" for a, b in near_equal(names)]
     if not pairs:
         return ""
-    return f"{what} has groups whose names look alike, {listed(pairs)}; are they the same group?"
+    return f"{what} has groups whose names look alike, {listing(pairs)}; are they the same group?"
 
 
 # Sensitive features of estimators -----------------------------------------------------------------
@@ -132,7 +132,7 @@ class GroupColumn:
             name = ", ".join(a.labels[i] for a, i in zip(self.attributes, row, strict=True))
             raise ValueError(
                 f"sensitive_features has the group {name!r}, which fit has not seen; its groups"
-                f" are {listed(list(self.names), 20)}"
+                f" are {listing(list(self.names), 20)}"
             )
         return torch.tensor(numbers, dtype=torch.int64)[torch.from_numpy(inverse.reshape(-1))]
 

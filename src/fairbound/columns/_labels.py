@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbound._utils.sentences import listed, marked_rows
+from fairbound._utils.sentences import listing, marked_rows
 from fairbound.columns._column import NUMBER, Column
 
 WORDS = (("no", "yes"), ("n", "y"), ("f", "t"), ("negative", "positive"), ("neg", "pos"))
@@ -196,4 +196,4 @@ def _marked(column: Column, ones: Collection[Any]) -> NDArray[np.int64]:
 
 def _shown(values: Sequence[Any]) -> str:
     shown = [repr(value) for value in values]
-    return " and ".join(shown) if len(shown) == 2 else listed(shown, 5)
+    return " and ".join(shown) if len(shown) == 2 else listing(shown, 5)

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound._utils.sentences import listed, marked_rows
+from fairbound._utils.sentences import listing, marked_rows
 from fairbound.columns._attributes import MISSING
 from fairbound.columns._column import Column
 
@@ -153,7 +153,7 @@ def _checked_levels(column: Column, chosen: Column, categorical: bool) -> list[A
     if len(levels) > MOST_LEVELS:
         raise ValueError(
             f"column {name!r} holds {len(levels)} different values"
-            f" ({listed(list(map(repr, levels)), 3)}), and each would be an input of its own; at"
+            f" ({listing(list(map(repr, levels)), 3)}), and each would be an input of its own; at"
             f" most {MOST_LEVELS} are taken: merge some, or drop the column from the features"
         )
     return [*levels, None] if chosen.missing.any() else levels

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound._utils.sentences import listing
 from fairbound.columns._vectors import (
     as_binary,
     as_numbers,
@@ -208,8 +209,7 @@ def _effective(rate: Tensor, total: Tensor, squares_in: Tensor, squares_out: Ten
 def numbered_reference(names: Sequence[str], reference: str) -> int:
     """The number of the reference group."""
     if reference not in names:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise ValueError(f"the reference group {reference!r} is none of {shown}")
+        raise ValueError(f"the reference group {reference!r} is none of {listing(names, 8)}")
     return names.index(reference)
 
 

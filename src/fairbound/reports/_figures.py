@@ -3,45 +3,37 @@
 A drawing function is decorated with `@style()`, starts from `panels` and returns the figure. Its
 subfigures are the panels: a page sets them side by side, or below each other on a narrow screen.
 The figure's label is its caption. A unit is a pixel of the page. The colors INK to ALERT are those
-of the page in light; there they become CSS variables, so that dark and print have theirs. Text
-stays text, and a mark with a title shows it under the pointer.
+of the page in light; page.css replaces them in dark. Text stays text, and a mark with a title shows
+it under the pointer.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
-from xml.etree import ElementTree
 
 import numpy as np
 
 from fairbound._utils.optional import need
+from fairbound.reports._words import visible
 
 # as in page.css
 INK, SOFT, FAINT, LINE, PAPER = "#1d2126", "#5b636d", "#b4bac2", "#e6e9ed", "#ffffff"
 DOT, ALERT = "#0072b2", "#d55e00"
-VARIABLES = {
-    INK: "ink",
-    SOFT: "soft",
-    FAINT: "faint",
-    LINE: "line",
-    PAPER: "paper",
-    DOT: "dot",
-    ALERT: "alert",
-}
 # Okabe and Ito's palette for all kinds of color vision, without its yellow, which is faint on white
 COLORS = (DOT, ALERT, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
 DASHES = ("-", "--", ":", "-.")
 FONT_SIZE = 12
 STYLE = {
     "font.size": FONT_SIZE,
+    "font.family": ["DejaVu Sans"],  # one name: it stands at every text
     "axes.titlesize": 13,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
@@ -84,15 +76,6 @@ STYLE = {
 }
 Ends = tuple[float, float]
 TITLE = "title: "  # how a group's id begins that becomes a title
-# on the page
-DEFAULTS = {
-    "font-size": f"{FONT_SIZE}px",
-    "text-anchor": "start",
-    "fill": "none",
-    "stroke-width": "1",
-}
-UNUSED = ("font-family", "stroke-linejoin", "stroke-linecap", "stroke-dashoffset")
-CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")  # that no XML may hold
 # sixteenths: where error bars are not, first
 TURNS = (2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11, 0, 8, 4, 12)
 STUB = 14  # length of an error bar that leaves the axes
@@ -272,118 +255,54 @@ def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
 
 @style()
 def svg(figure: Any, prefix: str = "figure") -> str:
-    """An <svg> element for each panel, small: without metadata, ids that nothing refers to, or
-    digits nobody sees.
+    """An <svg> element for each panel, as matplotlib writes it, with titles under the pointer;
+    colors and fonts are the page's (page.css).
 
-    prefix: of ids, another one for each figure of a page.
+    Args:
+        figure: whose panels are written, in their order.
+        prefix: of the ids in it, another one for each figure of a page.
     """
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None})
-    text = re.sub(r' xmlns="[^"]*"', "", CONTROL.sub("?", written.getvalue())).replace(
-        "xlink:href", "href"
-    )
-    ids = {
-        name: f"{prefix}-{i}"
-        for i, name in enumerate(dict.fromkeys(re.findall(r'(?:url\(|href=")#(\w+)', text)))
-    }
-    text = re.sub(r"#(\w+)", lambda found: f"#{ids.get(found[1], found[1])}", text)
-    root = ElementTree.fromstring(text)
-    groups = {group.get("id"): group for group in root.iter("g")}
-    parts = [part for part in root if part.tag == "defs"]  # clip paths, in the first panel
+    figure.get_layout_engine().execute(figure)
     elements = []
-    for number, panel in enumerate(figure.subfigs, start=1):
-        words = (
-            []
-            if panel.axes
-            else [part.get_window_extent() for part in (*panel.legends, *panel.texts)]
-        )
-        boxes = words or [panel.bbox]  # a panel of words is as high as they are
-        top, bottom = max(box.y1 for box in boxes), min(box.y0 for box in boxes)
-        size = {
-            "viewBox": _rounded(
-                f"{panel.bbox.x0} {figure.bbox.height - top} {panel.bbox.width} {top - bottom}", 1
-            )
-        }
-        element = ElementTree.Element("svg", size)
-        element.extend([*parts, groups[f"subfigure_{number}"]])
-        _shrink(element, ids)
-        elements.append(ElementTree.tostring(element, encoding="unicode").replace(" />", "/>"))
-        parts = []
+    for place, panel in enumerate(figure.subfigs):
+        with need("matplotlib", "report", "A figure").rc_context(
+            {"svg.hashsalt": f"{prefix}-{place}"}
+        ):
+            elements.append(_panel_svg(figure, panel))
     return "\n".join(elements)
 
 
-def _shrink(parent: ElementTree.Element, ids: Mapping[str, str]) -> None:
-    """In place: groups without a meaning dissolve, styles and numbers get short."""
-    children: list[ElementTree.Element] = []
-    for child in parent:
-        if child.tag == "style":
-            continue
-        _shrink(child, ids)
-        child.tail = None
-        child.text = child.text if child.tag in ("text", "tspan") else None
-        name, settings = child.attrib.pop("id", ""), _short_style(child.attrib.pop("style", ""))
-        is_empty = child.tag == "path" and (
-            not settings or not re.search("[LCQ]", child.get("d", ""))
-        )
-        if is_empty and parent.tag != "defs":
-            continue  # a background without a color, or a line through one point
-        if child.tag == "text":
-            settings = settings.replace("fill:var(--ink)", "").strip(";")
-            anchor = re.fullmatch("text-anchor:(\\w+)", settings)
-            child.attrib |= {"text-anchor": anchor[1]} if anchor else {}
-            settings = "" if anchor else settings
-        if child.tag == "use" and "fill" in settings:
-            # the mark has its stroke
-            settings = ";".join(part for part in settings.split(";") if part.startswith("fill"))
-        for key in ("x", "y", "width", "height", "transform"):
-            if key in child.attrib:
-                child.set(key, _rounded(child.attrib[key], 1))
-        if "d" in child.attrib:
-            child.set(
-                "d", _rounded(child.attrib["d"], 2 if re.search("[CQ]", child.attrib["d"]) else 1)
-            )
-        if child.get("transform", "").startswith("rotate(0 "):
-            del child.attrib["transform"]
-        child.attrib |= ({"style": settings} if settings else {}) | (
-            {"id": ids[name]} if name in ids else {}
-        )
-        if name.startswith(TITLE):
-            title = ElementTree.Element("title")
-            title.text = name.removeprefix(TITLE)
-            (child[0] if len(child) == 1 else child).insert(0, title)
-        is_bare = (
-            child.tag == "g"
-            and not child.attrib
-            and (len(child) == 1 or not name.startswith(TITLE))
-        )
-        children += child if is_bare else [child]
-    parent[:] = children
+def _panel_svg(figure: Any, panel: Any) -> str:
+    written = io.StringIO()
+    renderer = _page_renderer()(figure.bbox.width, figure.bbox.height, written, image_dpi=72)
+    panel.draw(renderer)
+    renderer.finalize()
+    legends = [part.get_window_extent(renderer) for part in (*panel.legends, *panel.texts)]
+    boxes = [panel.bbox] if panel.axes else legends  # a panel of words is as high as they are
+    top, bottom = max(box.y1 for box in boxes), min(box.y0 for box in boxes)
+    view = panel.bbox.x0, figure.bbox.height - top, panel.bbox.width, top - bottom
+    text = written.getvalue()
+    drawn = text[text.index(">", text.index("<svg")) + 1 :]
+    return f'<svg viewBox="{" ".join(f"{length:g}" for length in view)}">{drawn}'
 
 
-def _rounded(text: str, digits: int) -> str:
-    text = re.sub(
-        r"-?\d+\.\d+(e-\d+)?",
-        lambda found: f"{float(found[0]):.{digits}f}".rstrip("0").rstrip("."),
-        text,
-    )
-    return re.sub(r"\s*([A-Zz])\s*", r"\1", text).replace("-0 ", "0 ").strip()
+@cache
+def _page_renderer() -> Any:
+    """matplotlib's writer of SVG for a part of a page: groups have titles in place of ids, text
+    shows all its letters, and there is no metadata."""
+    backend = need("matplotlib.backends.backend_svg", "report", "A figure")
 
+    class PageRenderer(backend.RendererSVG):  # type: ignore[misc,name-defined]
+        def _write_metadata(self, metadata: Any) -> None: ...
 
-def _short_style(text: str) -> str:
-    """Without what the page sets for all figures: the font, no fill; colors that have a variable
-    there become it."""
-    parts = dict(
-        part.strip().split(": ", 1)
-        for part in re.sub(r"'[^']*'", "", text).split(";")
-        if ": " in part
-    )
-    text = ";".join(
-        f"{key}:{value}"
-        for key, value in parts.items()
-        if DEFAULTS.get(key) != value and key not in UNUSED
-    )
-    return re.sub(
-        "#[0-9a-f]{6}",
-        lambda color: f"var(--{VARIABLES[color[0]]})" if color[0] in VARIABLES else color[0],
-        text,
-    )
+        def _write_default_style(self) -> None: ...
+
+        def open_group(self, s: str, gid: str | None = None) -> None:
+            self.writer.start("g")
+            if gid and gid.startswith(TITLE):
+                self.writer.element("title", text=visible(gid.removeprefix(TITLE)))
+
+        def draw_text(self, gc: Any, x: Any, y: Any, s: str, *args: Any, **settings: Any) -> None:
+            super().draw_text(gc, x, y, visible(s), *args, **settings)
+
+    return PageRenderer

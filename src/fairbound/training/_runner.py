@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairbound._utils.sentences import listing
 from fairbound.core import Algorithm, MultiplierMethod, Primal
 from fairbound.data._samplers import Sampler
 from fairbound.training._checkpoint import Checkpoint
@@ -285,4 +286,4 @@ def _check(
 
 
 def _few(names: Sequence[str]) -> str:
-    return f"{len(names)} cells ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+    return f"{len(names)} cells ({listing(names, 4)})"

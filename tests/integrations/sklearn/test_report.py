@@ -14,7 +14,7 @@ import torch
 from two_groups import make_data, make_shifted, postprocessor, small
 
 from fairbound import audit, constraints
-from fairbound.auditing._verdicts import table_line
+from fairbound.auditing._tables import verdict_table
 from fairbound.integrations.sklearn._corrections import Correction, ScoredExamples
 from fairbound.integrations.sklearn._report import Predictions, _difference
 
@@ -238,12 +238,9 @@ def test_the_page_opens_with_the_verdicts(
     )
     top, notes = words.split(" Notes ", 1)
     assert top.index(fair.verdict_.sentence) < top.index("Candidates")
-    assert (
-        f"On {len(fair.calibration_):,} calibration examples, which nothing else has used." in top
-    )
-    for gap in fair.verdict_.gaps:
-        name, value, interval, alone, bound_, verdict, needed = table_line(gap)
-        assert joined(f"{name} {verdict} {value} {interval} {alone} {bound_} {needed}") in top
+    assert f"On {len(fair.calibration_):,} calibration examples, which nothing else has used" in top
+    for row in verdict_table(fair.verdict_.gaps, fair.verdict_.level).rows():
+        assert joined(" ".join(f"{cell.text} {cell.small}" for cell in row)) in top
     for name, found in fair.candidates_:
         chosen = "chosen " * (name == fair.choice_)
         assert f"{name} {chosen}{found.violation:.4f} {found.accuracy:.4f} {found.loss:.4f}" in top
@@ -259,9 +256,9 @@ def test_the_price_is_said_and_what_a_higher_one_would_buy() -> None:
     assert values[fair.choice_].violation < values["unconstrained"].violation
     text = joined(fair.report())
     assert text.startswith(
-        "No correction within max_accuracy_loss=0.03 keeps the bound out of fold"
+        "No correction within `max_accuracy_loss=0.03` keeps the bound out of fold"
     )
-    admits = float(text.split("max_accuracy_loss=")[2].split(" ")[0])
+    admits = float(text.split("max_accuracy_loss=")[2].split("`")[0])
     more = postprocessor(max_accuracy_loss=admits).fit(X, y, sensitive_features=group)
     assert dict(more.candidates_)[more.choice_].violation == 0
     assert ("could be certified, and costs" in text) == more.certified_

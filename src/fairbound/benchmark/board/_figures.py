@@ -11,7 +11,7 @@ import numpy as np
 
 from fairbound.benchmark._plots import End, draw_ends
 from fairbound.benchmark._stored_study import Card
-from fairbound.benchmark.board._findings import interval_text, problem_finding
+from fairbound.benchmark.board._findings import problem_finding, share_words
 from fairbound.benchmark.board._results import Board, InstanceName
 from fairbound.benchmark.board._scoring import Numbers
 from fairbound.benchmark.board._tables import DIVERGED, means_and_stds
@@ -55,10 +55,7 @@ def scatter(board: Board) -> Any:
     points = list(zip(stated.share.tolist(), changed.share.tolist(), strict=True))
     for i, (name, point) in enumerate(zip(board.names, points, strict=True)):
         error_bars(axes, point, tuple(stated.interval[i]), tuple(changed.interval[i]), FAINT)
-        words = (
-            f"{name}: {point[0]:.2f} {interval_text(stated.interval[i])}, {point[1]:.2f}"
-            f" {interval_text(changed.interval[i])}"
-        )
+        words = f"{name}: {share_words(stated, i)}, {share_words(changed, i)}"
         fill = PAPER if board.methods[i].own_step else DOT
         mark = {"marker": "o", "markersize": 8, "markerfacecolor": fill, "markeredgecolor": DOT}
         titled(axes.plot(*point, **mark, zorder=3, clip_on=False)[0], words)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
-from fairbound._utils.sentences import counted, listed
+from fairbound._utils.sentences import counted, listing
 from fairbound.benchmark._stored_study import Card
 from fairbound.benchmark.board._results import Board, InstanceName
-from fairbound.benchmark.board._scoring import Numbers
+from fairbound.benchmark.board._scoring import Shares
+from fairbound.reports._words import estimate
 
 
 def overall(board: Board) -> list[str]:
@@ -22,7 +21,7 @@ def overall(board: Board) -> list[str]:
     if "SGD" in {method.method for method in board.methods}:
         dropped = board.dropped
         sentences.append(
-            f"SGD without constraints solves {listed(list(map(str, dropped)))} in most runs: "
+            f"SGD without constraints solves {listing(dropped)} in most runs: "
             f"{counted(len(dropped), 'instance')}, left out for every method."
             + ("" if board.counted else " Nothing is left to compare; tighten the bound.")
             if dropped
@@ -33,7 +32,7 @@ def overall(board: Board) -> list[str]:
     if len(board.names) > 1 and board.alike:
         sentences.append(
             f"All methods are equal on {counted(len(board.alike), 'instance')} of"
-            f" {len(board.counted)}, which separate nothing: {listed(list(map(str, board.alike)))}."
+            f" {len(board.counted)}, which separate nothing: {listing(board.alike)}."
         )
     return sentences
 
@@ -48,11 +47,11 @@ def _of_part(board: Board, part: str) -> str:
         ),
     }[part]
     first = shares.order[0]
-    size = f"{shares.share[first]:.2f} {interval_text(shares.interval[first])}"
+    size = share_words(shares, first)
     others = [i for i in shares.order[1:] if not shares.apart[first, i]]
     sentence = f"{what}, {names[first]} solves {size}"
     if others:
-        group = listed([names[i] for i in (first, *others)])
+        group = listing([names[i] for i in (first, *others)])
         sentence = f"{what}, the largest share solved is {size}; {group} cannot be told apart"
     pairs, of = shares.pairs
     apart = f"{pairs} of {counted(of, 'pair')}" if pairs else "No pair"
@@ -69,7 +68,7 @@ def problem_finding(board: Board, problem: Card) -> str:
     solving = [name for name in board.names if board.solved(name, instance).mean() > 0.5]
     words = f"{len(solving)} of {len(board.names)} methods solve it in most runs"
     if solving:
-        words += f": {listed(solving, 8)}"
+        words += f": {listing(solving, 8)}"
     return f"{words}. {_heldout_words(board, problem)}".strip()
 
 
@@ -87,12 +86,12 @@ def _heldout_words(board: Board, problem: Card) -> str:
     )
 
 
-def interval_text(ends: Numbers) -> str:
+def share_words(shares: Shares, place: int) -> str:
+    """The share of instances that a method solves, with its interval.
+
+    Args:
+        shares: of all methods.
+        place: of the method among them.
     """
-    >>> interval_text(np.array([-0.004, 0.123])), interval_text(np.array([np.nan, np.nan]))
-    ('[0.00, 0.12]', '(one run)')
-    """
-    if np.isnan(ends).any():
-        return "(one run)"
-    low, high = (f"{end:.2f}".replace("-0.00", "0.00") for end in ends)
-    return f"[{low}, {high}]"
+    low, high = shares.interval[place]
+    return estimate(float(shares.share[place]), low, high, "{:z.2f}".format)

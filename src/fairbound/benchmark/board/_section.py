@@ -10,7 +10,7 @@ from fairbound._utils.sentences import counted
 from fairbound.benchmark._page import Exhibit, Section, slug
 from fairbound.benchmark._stored_study import Card, EntryInfo
 from fairbound.benchmark.board._figures import draw_curves, draw_run_ends, profiles, scatter
-from fairbound.benchmark.board._findings import interval_text, overall, problem_finding
+from fairbound.benchmark.board._findings import overall, problem_finding, share_words
 from fairbound.benchmark.board._results import PARTS, Board
 from fairbound.benchmark.board._tables import (
     changes_table,
@@ -105,8 +105,8 @@ def _method(board: Board, info: EntryInfo, name: str) -> Section:
     """Settings, and how it does on each problem."""
     place = board.names.index(info.name)
     shares = {
-        f"Solved, {PARTS[part]}": f"{share.share[place]:.2f} {interval_text(share.interval[place])}"
-        for part, share in board.shares.items()
+        f"Solved, {PARTS[part]}": share_words(shares, place)
+        for part, shares in board.shares.items()
     }
     return Section(
         name=name,

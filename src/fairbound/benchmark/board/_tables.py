@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fairbound._utils.sentences import counted, listed
+from fairbound._utils.sentences import counted, listing
 from fairbound.benchmark._results import DECISIONS, decided, mean_std
 from fairbound.benchmark._stored_study import Card, EntryInfo
 from fairbound.benchmark.board._results import PARTS, Board, InstanceName, MethodInstance
@@ -64,8 +64,9 @@ def shares_table(board: Board) -> ReportTable | None:
     notes = (
         SOLVED,
         INTERVALS,
+        *(["From one run there is no interval."] if _is_one_run(board) else []),
         *(
-            [f"With a step of their own, not the problem's primal step: {listed(own, len(own))}."]
+            [f"With a step of their own, not the problem's primal step: {listing(own, len(own))}."]
             if own
             else []
         ),
@@ -80,14 +81,18 @@ def shares_table(board: Board) -> ReportTable | None:
     )
 
 
+def _is_one_run(board: Board) -> bool:
+    return any(bool(np.isnan(shares.interval).any()) for shares in board.shares.values())
+
+
 def _with_ends(values: Numbers, ends: Numbers) -> pd.DataFrame:
-    return pd.DataFrame({"value": values, "from": ends[:, 0], "to": ends[:, 1]})
+    return pd.DataFrame({"value": values, "low": ends[:, 0], "high": ends[:, 1]})
 
 
 def _without_runs(board: Board) -> Iterator[str]:
     refused = Counter(method for method, _ in board.reasons())
     if refused:
-        some = listed(
+        some = listing(
             [f"{method} on {counted(count, 'instance')}" for method, count in refused.items()],
             len(refused),
         )
@@ -167,7 +172,7 @@ def heldout_table(board: Board) -> ReportTable | None:
     )
     notes = (
         (
-            f"Runs on random splits of {listed(tested, len(tested))}: how often the bound is shown"
+            f"Runs on random splits of {listing(tested, len(tested))}: how often the bound is shown"
             " to hold, or to be violated, by a 95 % confidence interval on the held-out examples;"
             " undecided: these are too few to tell."
         ),

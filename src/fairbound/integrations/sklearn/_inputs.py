@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from fairbound._utils.optional import need
+from fairbound._utils.sentences import listing
 from fairbound.columns._groups import GroupColumn
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._notions import NOTIONS, make_constraint
@@ -133,7 +134,7 @@ def refuse_empty_cells(
         ]
         if empty:
             raise ValueError(
-                f"there are no examples of {', '.join(map(repr, empty[:4]))}, which the constraint"
+                f"there are no examples of {listing(map(repr, empty), 4)}, which the constraint"
                 f" {constraint.names[0]!r} is about; merge groups, or choose a notion that does not"
                 " need them"
             )

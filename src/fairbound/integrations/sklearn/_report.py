@@ -1,9 +1,7 @@
-"""The report of a fit: what was done, what it costs, and every group's rates before and after; 80
-columns wide."""
+"""The report of a fit: what was done, what it costs, and every group's rates before and after."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -16,10 +14,9 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from fairbound._utils.files import write_text
-from fairbound._utils.sentences import counted
+from fairbound._utils.sentences import counted, listing
 from fairbound.auditing import Audit, Comparison, audit, compare
-from fairbound.auditing._page import Opening, comparison_page
-from fairbound.auditing._verdicts import most_important, table_line
+from fairbound.auditing._tables import comparison_page, measured_column, verdict_table
 from fairbound.integrations.sklearn._corrections import (
     TOLERANCE,
     Correction,
@@ -27,9 +24,10 @@ from fairbound.integrations.sklearn._corrections import (
     decisions,
 )
 from fairbound.integrations.sklearn._membership import probabilities
-from fairbound.reports._page import TableCell
+from fairbound.reports._page import Section, as_text
+from fairbound.reports._table import ReportTable
+from fairbound.reports._words import confidence, estimate
 
-_WIDTH = 80
 # smallest selection rate over the largest: below, US agencies look closer (29 CFR 1607.4 D)
 FOUR_FIFTHS = 0.8
 _RATES = {  # those of the audit, and their short names
@@ -38,15 +36,6 @@ _RATES = {  # those of the audit, and their short names
     "false_positive_rate": "false positives",
     "positive_predictive_value": "precision",
 }
-VERDICT_HEADINGS = (
-    "Constraint",
-    "Verdict",
-    "Value",
-    "Interval, all at once",
-    "Limit, alone",
-    "Bound",
-    "Examples needed",
-)
 PACKAGES = ("fairbound", "torch", "scikit-learn", "numpy")
 LEVELING_DOWN = (
     "The correction makes the model less sure of some examples and changes no decision at one half:"
@@ -133,7 +122,7 @@ class Predictions(NamedTuple):
         half = float(
             ndtri((1 + level) / 2) * np.sqrt(((weight * (lost - mean)) ** 2).sum()) / weight.sum()
         )
-        return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
+        return estimate(mean, mean - half, mean + half, "{:.3f}".format)
 
     def changed(self, by: str, group: int) -> str:
         """How many decisions of a group become positive and negative."""
@@ -146,102 +135,54 @@ class Predictions(NamedTuple):
 
 
 def write_report(fitted: Any, html: str | Path | None = None) -> str:
-    """Write the report of a fitted estimator; `html`: also as the audit's page, about the first
-    column of groups."""
+    """The report of a fitted estimator as text.
+
+    Args:
+        fitted: the estimator.
+        html: a file for the audit's page about the first column of groups, with the report on top.
+    """
     predictions, warnings, facts = fitted._predictions, [*_warnings(fitted)], [*_facts(fitted)]
-    compared = [
+    comparisons = [
         predictions.comparison(*column, fitted.choice_, fitted.level)
         for column in fitted.groups_.items()
     ]
+    verdict = [*_verdict(fitted)]
     if html is not None:
         by, names = next(iter(fitted.groups_.items()))
         changed = [
             f"Changed decisions of {name}: {predictions.changed(by, code)}."
             for code, name in enumerate(names)
         ]
-        notes = (*changed, *_side_effects(compared[0]), *_meaning(fitted), *facts)
+        notes = (*changed, *_side_effects(comparisons[0]), *_meaning(fitted), *facts)
         # the page adds it
-        of_page = replace(compared[0], notes=tuple(note.removesuffix(".") for note in notes))
-        opening = (_verdict_section(fitted, warnings), _candidates_section(fitted))
+        of_page = replace(comparisons[0], notes=tuple(note.removesuffix(".") for note in notes))
+        untested = ["There is no verdict: no examples were held out for calibration."]
+        opening = (
+            Section(title="Do the constraints hold?", body=[*warnings, *(verdict or untested)]),
+            Section(title="Candidates", body=[_choice(fitted), _candidates(fitted)]),
+        )
         write_text(
             html, comparison_page(of_page, heading="Before and after the bound", opening=opening)
         )
-    sections = [_wrapped(sentence) for sentence in (*warnings, *facts)]
+    body: list[Any] = [*warnings, *facts]
     if fitted.constraints_:
-        sections += [_candidates(fitted), _wrapped(_choice(fitted))]
-        for by_column in compared:
-            sections += [_groups(fitted, by_column), *map(_wrapped, _side_effects(by_column))]
-        sections += map(_wrapped, _meaning(fitted))
-    if fitted.verdict_ is not None:
-        sections += [
-            f"{_examples(fitted)}:\n{fitted.verdict_}",
-            *map(_wrapped, _of_the_strictest(fitted)),
-        ]
-    return "\n\n".join(sections)
+        body += [_candidates(fitted), _choice(fitted)]
+        for comparison in comparisons:
+            body += [_groups(fitted, comparison), *_side_effects(comparison)]
+        body += _meaning(fitted)
+    return "\n\n".join(as_text([part]) for part in (*body, *verdict))
 
 
-def _examples(fitted: Any) -> str:
-    return f"On {len(fitted.calibration_):,} calibration examples, which nothing else has used"
-
-
-def _of_the_strictest(fitted: Any) -> Iterator[str]:
-    if not fitted.certified_ and fitted._first_verdict.sentence != fitted.verdict_.sentence:
-        yield f"Of the strictest candidate: {fitted._first_verdict.sentence}"
-
-
-def _verdict_section(fitted: Any, warnings: Sequence[str]) -> Opening:
-    """The verdict of every constraint, for the page."""
-    title, verdict = "Do the constraints hold?", fitted.verdict_
+def _verdict(fitted: Any) -> Iterator[Any]:
+    """The verdict of every constraint on examples that were held out."""
+    verdict = fitted.verdict_
     if verdict is None:
-        return (
-            title,
-            (*warnings, "There is no verdict: no examples were held out for calibration."),
-            (),
-            (),
-        )
-    shown = most_important(verdict.gaps)
-    more = len(verdict.gaps) - len(shown)
-    limits = (
-        f"{_examples(fitted)}. Limits are at {100 * fitted.level:g} % confidence. Examples needed:"
-        " those of the scarcer group in all, if the truth is within a standard error of the value."
-        + (
-            f" Not listed: {counted(more, 'other constraint')}, farther from their bounds."
-            if more
-            else ""
-        )
-    )
-    lines = []
-    for gap in shown:
-        name, *numbers, decision, needed = (TableCell(text, text) for text in table_line(gap))
-        lines.append([name, decision._replace(is_alert=gap.decision != "holds"), *numbers, needed])
-    return (
-        title,
-        (verdict.sentence, *_of_the_strictest(fitted), *warnings, limits),
-        VERDICT_HEADINGS,
-        lines,
-    )
-
-
-def _candidates_section(fitted: Any) -> Opening:
-    """The candidates and the choice, for the page."""
-    lines = [
-        [TableCell(name, name, small="chosen" if name == fitted.choice_ else "")]
-        + [
-            TableCell(f"{number:.4f}", float(number))
-            for number in (value.violation, value.accuracy, value.loss)
-        ]
-        for name, value in fitted.candidates_
-    ]
-    return (
-        "Candidates",
-        (_choice(fitted),),
-        ("Candidate, out of fold", "Violation", "Accuracy", "Loss"),
-        lines,
-    )
-
-
-def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(sentence, _WIDTH))
+        return
+    examples = f"{len(fitted.calibration_):,} calibration examples, which nothing else has used"
+    yield replace(verdict_table(verdict.gaps, verdict.level), title=f"On {examples}")
+    yield verdict.sentence
+    if not fitted.certified_ and fitted._first_verdict.sentence != verdict.sentence:
+        yield f"Of the strictest candidate: {fitted._first_verdict.sentence}"
 
 
 def _warnings(fitted: Any) -> Iterator[str]:
@@ -254,20 +195,20 @@ def _warnings(fitted: Any) -> Iterator[str]:
         )
     if fitted.constraints_ and value.violation > TOLERANCE:
         yield (
-            f"No correction within max_accuracy_loss={fitted.max_accuracy_loss:g} keeps the bound"
+            f"No correction within `max_accuracy_loss={fitted.max_accuracy_loss:g}` keeps the bound"
             f" out of fold: it is exceeded by {value.violation:.3f}, the least for its accuracy."
         )
     if search.constant:
         yield (
             f"Left out: {counted(search.constant, 'candidate')} with the same decision for nearly"
-            " everybody; allow_constant=True admits such rules."
+            " everybody; `allow_constant=True` admits such rules."
         )
     if search.beyond is not None and not fitted.certified_:
         name, lost = search.beyond
         does = "could be certified" if search.certifiable else "keeps the bound out of fold"
         yield (
             f"{name!r} {does}, and costs {lost:.3f} of accuracy:"
-            f" max_accuracy_loss={lost + 0.005:.2f} admits it."
+            f" `max_accuracy_loss={lost + 0.005:.2f}` admits it."
         )
 
 
@@ -303,14 +244,14 @@ def _facts(fitted: Any) -> Iterator[str]:
     yield from getattr(fitted, "notes_", [])
     if fitted._search.small:
         yield (
-            f"Too few examples to tell a violation from chance: {', '.join(fitted._search.small)}."
+            f"Too few examples to tell a violation from chance: {listing(fitted._search.small)}."
             " Their rates are shrunk toward those of everybody, and the bound is not tightened for"
             " them."
         )
 
 
 def _choice(fitted: Any) -> str:
-    level = f"{100 * fitted.level:g} %"
+    level = confidence(fitted.level)
     if fitted.certified_:
         why = (
             f"the least corrected within its bounds out of fold that is certified, at {level}"
@@ -326,35 +267,36 @@ def _choice(fitted: Any) -> str:
     )
 
 
-def _candidates(fitted: Any) -> str:
-    lines = [f"{'candidates, out of fold':<28} {'violation':>10} {'accuracy':>9} {'loss':>7}"]
-    for name, value in fitted.candidates_:
-        lines.append(
-            f"{name:<28} {value.violation:>10.4f} {value.accuracy:>9.4f} {value.loss:>7.4f}"
-        )
-    return "\n".join(lines)
+def _candidates(fitted: Any) -> ReportTable:
+    names, values = zip(*fitted.candidates_, strict=True)
+    columns = ("violation", "accuracy", "loss")
+    return ReportTable(
+        "Candidates, out of fold",
+        {
+            ("candidate", ""): names,
+            ("candidate", "note"): ["chosen" * (name == fitted.choice_) for name in names],
+            **{(column, ""): [getattr(each, column) for each in values] for column in columns},
+        },
+    )
 
 
-def _groups(fitted: Any, compared: Comparison) -> str:
+def _groups(fitted: Any, comparison: Comparison) -> ReportTable:
     """Rates of every group before and after, and how many of its decisions changed."""
-    (by,) = compared.first.attributes
-    lines = [f"{by[:22]:<22} {'':<15} {'unconstrained':^20} {'chosen':^20}"]
-    for code, (before, after) in enumerate(
-        zip(compared.first.groups, compared.second.groups, strict=True)
-    ):
-        heads = [before.name[:22], f"  {counted(before.examples, 'example')}", "", ""]
-        for head, (rate, name) in zip(heads, _RATES.items(), strict=True):
-            cells = [_interval(model.rates[rate]) for model in (before, after)]
-            lines.append(f"{head:<22} {name:<15} {cells[0]:>20} {cells[1]:>20}".rstrip())
-        lines.append(f"{'':<22} {'changed':<15} {fitted._predictions.changed(by, code)}")
-    return "\n".join(lines)
-
-
-def _interval(rate: Any) -> str:
-    if rate.value is None:
-        return "none"
-    ends = "" if rate.low is None else f" [{rate.low:.3f}, {rate.high:.3f}]"
-    return f"{rate.value:.3f}{ends}"
+    (by,) = comparison.first.attributes
+    groups = list(zip(comparison.first.groups, comparison.second.groups, strict=True))
+    names = [name for before, _ in groups for name in (before.name, *[""] * (len(_RATES) - 1))]
+    frame = {
+        (by, ""): names,
+        ("rate", ""): [*_RATES.values()] * len(groups),
+        **measured_column("unconstrained", [b.rates[rate] for b, _ in groups for rate in _RATES]),
+        **measured_column("chosen", [a.rates[rate] for _, a in groups for rate in _RATES]),
+    }
+    notes = [
+        f"{before.name}: {counted(before.examples, 'example')}; decisions changed:"
+        f" {fitted._predictions.changed(by, code)}."
+        for code, (before, _) in enumerate(groups)
+    ]
+    return ReportTable(f"Groups by {by}", frame, tuple(notes), digits=3)
 
 
 def _side_effects(compared: Comparison) -> Iterator[str]:
@@ -365,8 +307,8 @@ def _side_effects(compared: Comparison) -> Iterator[str]:
     if after.value is not None:
         below = " It is below four fifths." if after.value < FOUR_FIFTHS else ""
         yield (
-            f"Smallest selection rate over the largest: {_interval(before)} before,"
-            f" {_interval(after)} after.{below}"
+            f"Smallest selection rate over the largest: {estimate(*before)} before,"
+            f" {estimate(*after)} after.{below}"
         )
     for rate, name in _RATES.items():
         first, second = (_difference(found, rate) for found in (compared.first, compared.second))
@@ -387,11 +329,8 @@ def _side_effects(compared: Comparison) -> Iterator[str]:
         }
         names = [name for name, change in changed.items() if sign * (change or 0.0) > 5e-4]
         if names:
-            whose = (
-                "every group"
-                if len(names) == len(compared.groups)
-                else ", ".join(map(repr, map(str, names)))
-            )
+            everybody = len(names) == len(compared.groups)
+            whose = "every group" if everybody else listing(map(repr, names))
             yield f"The loss {verb} for {whose}."
 
 

@@ -25,6 +25,8 @@ from fairbound.integrations.sklearn._classifier import FairClassifier
 from fairbound.integrations.sklearn._inputs import Notion, make_constraints
 from fairbound.metrics._intervals import wilson
 from fairbound.reports._figures import label_points
+from fairbound.reports._page import as_text
+from fairbound.reports._table import ReportTable
 
 _BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2)
 
@@ -50,18 +52,23 @@ class TradeOffCurve(NamedTuple):
     examples: int  # held out
 
     def __str__(self) -> str:
-        lines = [f"{'constraint':<20} {'bound':>5}  {'largest gap':^20}  {'accuracy':^20}"]
-        for point in self.points:
-            bound = "none" if point.bound is None else f"{point.bound:g}"
-            gap, accuracy = (
-                _with_ends(point.gap, point.gap_interval),
-                _with_ends(point.accuracy, point.accuracy_interval),
-            )
-            mark = "<- bound" if point.chosen else ""
-            lines.append(
-                f"{point.constraint[:20]:<20} {bound:>5}  {gap:>20}  {accuracy:>20} {mark}".rstrip()
-            )
-        return "\n".join([*lines, f"{self.examples:,} held-out examples; 95 % intervals"])
+        points = self.points
+        frame: dict[tuple[str, str], list[Any]] = {
+            ("constraint", ""): [point.constraint for point in points],
+            ("bound", ""): [
+                "none" if point.bound is None else f"{point.bound:g}" for point in points
+            ],
+        }
+        for name, field in (("largest gap", "gap"), ("accuracy", "accuracy")):
+            ends = [getattr(point, f"{field}_interval") for point in points]
+            frame |= {
+                (name, "value"): [getattr(point, field) for point in points],
+                (name, "low"): [low for low, _ in ends],
+                (name, "high"): [high for _, high in ends],
+            }
+        frame["", ""] = ["<- bound" if point.chosen else "" for point in points]
+        notes = (f"{self.examples:,} held-out examples; 95 % intervals",)
+        return as_text([ReportTable("", frame, notes, digits=3)])
 
     def plot(self, ax: Any = None) -> Any:
         """Accuracy against the largest gap, with intervals, on matplotlib's axes; the estimator's
@@ -107,10 +114,6 @@ class TradeOffCurve(NamedTuple):
             [at[2] for at in labels],
         )
         return ax
-
-
-def _with_ends(value: float, interval: tuple[float, float]) -> str:
-    return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
 def trade_off_curve(

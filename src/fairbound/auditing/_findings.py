@@ -1,5 +1,5 @@
-"""The text of an audit: formatted names and numbers, what a rate or metric means, its source, why
-one is undefined, and caveats of the numbers."""
+"""What an audit says in sentences: what a rate or a metric means, why one is undefined, who is
+flagged or missed wrongly, and caveats of the numbers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fairbound._utils.sentences import counted, listing
 from fairbound.metrics._counts import RATES, Counts
 from fairbound.metrics._group_losses import LOSS_GAPS
 from fairbound.metrics._intervals import FEWEST, IntervalEstimate
 from fairbound.metrics._wasserstein import MOST_GROUPS
 from fairbound.metrics.fairness_metrics import METRICS, Metric
+from fairbound.reports._words import capital, interval, percent
 
 if TYPE_CHECKING:
-    from fairbound.auditing._audits import Audit
+    from fairbound.auditing._audits import Audit, GroupAudit
+    from fairbound.metrics._reference_gaps import ReferenceGap
+
+    Compared = Sequence[tuple[GroupAudit, ReferenceGap]]
 
 MAX_NAMED = 10  # small groups in a note
 # examples: below, the intervals of a group's rates are rough (metrics/_intervals.py)
 SMALL_GROUP = 50
+# error rate -> what it means, the label of the examples that it is about, their prediction
+QUESTIONS = {
+    "false_positive_rate": ("Flagged wrongly", 0, 1),
+    "false_negative_rate": ("Missed wrongly", 1, 0),
+}
 RATE_WORDS = {
     "base_rate": "share of the examples whose label is 1",
     "positive_rate": "share of the examples that are predicted 1",
@@ -34,11 +44,12 @@ RATE_WORDS = {
     "negative_predictive_value": "of the examples predicted 0, the share whose label is 0",
     "false_omission_rate": "of the examples predicted 0, the share whose label is 1",
 }
-RATE_TITLES = {
+TITLES = {
     "positive_rate": "selection rate",
     "base_rate": "share with label 1",
     "inaccuracy": "share of errors",
     "auc": "AUC",
+    "calibration_gap": "mean score minus share with label 1",
 }
 _SCORE_WORDS = {  # name -> words, source (metrics/_wasserstein.py, metrics/_roc.py)
     "w1": (
@@ -64,11 +75,12 @@ def title(name: str) -> str:
     >>> title("true_positive_rate"), title("positive_rate")
     ('True positive rate', 'Selection rate')
     """
-    return capital(RATE_TITLES.get(name, name.replace("_", " ")))
+    return capital(named(name))
 
 
-def capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def named(name: str) -> str:
+    """A rate or a count in a sentence."""
+    return TITLES.get(name, name.replace("_", " "))
 
 
 def explained(name: str) -> tuple[str, str]:
@@ -84,60 +96,10 @@ def explained(name: str) -> tuple[str, str]:
     return _SCORE_WORDS.get(name, ("", ""))
 
 
-def number(value: float | None) -> str:
-    """Three decimals, four digits of a large number, two of a small one; "undefined" for None.
-
-    >>> number(0.25), number(0.00031), number(-1e-17), number(1234.5), number(None)
-    ('0.250', '0.00031', '0.000', '1234', 'undefined')
-    """
-    if value is None:
-        return "undefined"
-    size = abs(value)
-    if size < 1e-12:
-        return "0.000"
-    return f"{value:.4g}" if size >= 100 else f"{value:.3f}" if size >= 0.0095 else f"{value:.2g}"
-
-
-def interval(measured: IntervalEstimate) -> str:
-    """The interval in brackets; nothing where there is none.
-
-    >>> interval(IntervalEstimate(0.2, 0.1, 0.3))
-    '[0.100, 0.300]'
-    """
-    if measured.low is None or measured.high is None:
-        return ""
-    return f"[{number(measured.low)}, {number(measured.high)}]"
-
-
-def percent(value: float | None) -> str:
-    """
-    >>> percent(0.4485), percent(0.0004), percent(None)
-    ('44.9\xa0%', '0.04\xa0%', 'undefined')
-    """
-    if value is None:
-        return "undefined"
-    return (
-        f"{100 * value:{'.1f' if value == 0 or abs(value) >= 0.001 else '.2g'}}\N{NO-BREAK SPACE}%"
-    )
-
-
-def ends(measured: IntervalEstimate, form: str = ".3f", scale: float = 1.0) -> str:
-    """
-    >>> ends(IntervalEstimate(0.214, 0.182, 0.246), "+.1f", 100)
-    '[+18.2, +24.6]'
-    """
-    if measured.low is None or measured.high is None:
-        return ""
-    return f"[{scale * measured.low:{form}}, {scale * measured.high:{form}}]"
-
-
 def excludes_zero(measured: IntervalEstimate) -> bool:
     """Whether the whole interval lies on one side of 0."""
-    return (
-        measured.low is not None
-        and measured.high is not None
-        and (measured.low > 0 or measured.high < 0)
-    )
+    low, high = measured.low, measured.high
+    return low is not None and high is not None and (low > 0 or high < 0)
 
 
 def why_undefined(audit: Audit, name: str) -> str:
@@ -148,9 +110,8 @@ def why_undefined(audit: Audit, name: str) -> str:
         return f"it is defined for two groups only, and {_so_many(len(present))}"
     if len(present) < 2:
         return f"it compares groups, and {_so_many(len(present))}"
-    if (
-        name == "wd" or metric is None or metric.groups == "reference"
-    ) and audit.reference not in present:
+    reads_reference = name == "wd" or metric is None or metric.groups == "reference"
+    if reads_reference and audit.reference not in present:
         return f"the reference group {audit.reference!r} has no examples"
     if metric is not None:
         return _why_no_rate(audit, metric)
@@ -167,12 +128,8 @@ def why_undefined(audit: Audit, name: str) -> str:
 def why_no_rate(rate: str) -> str:
     """Why a group may lack a rate.
 
-    >>> (
-    ...     why_no_rate("false_positive_rate"),
-    ...     why_no_rate("positive_predictive_value"),
-    ...     why_no_rate("accuracy"),
-    ... )
-    ('none with label 0', 'none predicted 1', 'no examples')
+    >>> why_no_rate("false_positive_rate"), why_no_rate("accuracy")
+    ('none with label 0', 'no examples')
     """
     among = RATES[rate][1]
     if len(among) == 4:
@@ -187,19 +144,94 @@ def _so_many(groups: int) -> str:
 
 def _why_no_rate(audit: Audit, metric: Metric) -> str:
     for rate in metric.rates:
-        words = title(rate).lower()
-        having = {
-            group.name: group.rates[rate].value
-            for group in audit.compared
-            if group.rates[rate].value is not None
-        }
+        words = named(rate)
+        values = {group.name: group.rates[rate].value for group in audit.compared}
+        having = [name for name, value in values.items() if value is not None]
         if len(having) < 2:
-            return f"{'no group' if not having else f'only {next(iter(having))!r}'} has a {words}"
+            return f"{f'only {having[0]!r}' if having else 'no group'} has a {words}"
         if metric.groups == "reference" and audit.reference not in having:
             return f"the reference group {audit.reference!r} has no {words}"
-        if metric.name == "disparate_impact" and having[audit.reference] == 0:
+        if metric.name == "disparate_impact" and values[audit.reference] == 0:
             return f"the {words} of the reference group {audit.reference!r} is 0"
     return "a group lacks a rate that it compares"
+
+
+# Who is flagged or missed wrongly -----------------------------------------------------------------
+
+
+def base_group(audit: Audit) -> GroupAudit:
+    """The reference group."""
+    return next(group for group in audit.groups if group.name == audit.reference)
+
+
+def questions(audit: Audit) -> list[str]:
+    """The error rates that are defined for the reference group."""
+    rates = base_group(audit).rates
+    return [rate for rate in QUESTIONS if rate in rates and rates[rate].value is not None]
+
+
+def compared_groups(audit: Audit, rate: str) -> Compared:
+    """The groups that have that rate, largest first, each with its gap to the reference group."""
+    groups = [group for group in audit.groups if rate in group.against_reference]
+    groups.sort(key=lambda group: -group.examples)
+    return [(group, group.against_reference[rate]) for group in groups]
+
+
+def finding(audit: Audit, rate: str) -> str:
+    """The clearest difference in an error rate; where there is none, what an attribute alone
+    shows: small intersections may hide it."""
+    compared = compared_groups(audit, rate)
+    sentence = _sentence(audit, rate, compared)
+    if not any(gap.beyond_chance for _, gap in compared):
+        for part in audit.parts:
+            alone = compared_groups(part, rate)
+            if any(gap.beyond_chance for _, gap in alone):
+                sentence += f" By {part.attributes[0]} alone: {_sentence(part, rate, alone)}"
+    return sentence
+
+
+def points(share: float) -> str:
+    """A difference of shares in points of a percent."""
+    return f"{100 * share:+.1f}"
+
+
+def _sentence(audit: Audit, rate: str, compared: Compared) -> str:
+    _, label, prediction = QUESTIONS[rate]
+    among = f"of those with label {label} in group"
+    base = percent(base_group(audit).rates[rate].value)
+    alone = f"{base} {among} {audit.reference} are predicted {prediction}"
+    if not compared:
+        return f"{alone}; there is no other group to compare with."
+    certain = [line for line in compared if line[1].beyond_chance]
+    has_intervals = compared[0][1].difference.low is not None
+    if has_intervals and not certain and len(compared) > 1:  # the largest of many is no news
+        none = f"None of {len(compared):,} groups differs from {audit.reference} beyond chance"
+        return f"{none}. {alone}."
+    group, gap = max(certain or compared, key=lambda line: _clearness(line[1].difference))
+    difference = 100 * (gap.difference.value or 0.0)
+    words = (
+        f"{percent(group.rates[rate].value)} {among} {group.name} are predicted {prediction},"
+        f" against {base} in group {audit.reference}: {abs(difference):.1f} points"
+        f" {'more' if difference >= 0 else 'less'}"
+        f" {interval(gap.difference.low, gap.difference.high, points)}"
+    ).rstrip()
+    if gap.ratio.value is not None:
+        ends = interval(gap.ratio.low, gap.ratio.high, "{:.2f}".format)
+        words += f", {gap.ratio.value:.2f} times the rate {ends}".rstrip()
+    if len(compared) == 1 or not has_intervals:
+        return words + ("." if certain or not has_intervals else "; this may be chance.")
+    differ = "differ" if len(certain) > 1 else "differs"
+    return (
+        f"The clearest difference: {words}. {len(certain):,} of {len(compared):,} groups {differ}"
+        f" from {audit.reference} beyond chance."
+    )
+
+
+def _clearness(gap: IntervalEstimate) -> float:
+    """A difference in units of its interval's width: the largest difference may be that of the
+    smallest group."""
+    width = 1.0 if gap.low is None or gap.high is None else gap.high - gap.low
+    return abs(gap.value or 0.0) / width
 
 
 # Caveats ------------------------------------------------------------------------------------------
@@ -211,31 +243,26 @@ def small_groups(counts: Counts, min_size: int) -> list[str]:
     empty = [name for name, size in sizes.items() if size == 0]
     small = {name: size for name, size in sizes.items() if 0 < size < min_size}
     few = {name: size for name, size in sizes.items() if max(min_size, 1) <= size < SMALL_GROUP}
-    notes = [f"{_listed(empty)} no examples"] if empty else []
+    notes = [f"{_have(empty)} no examples"] if empty else []
     if small:
-        rule = f"fewer than {min_size} examples (--min-size)"
         notes.append(
-            f"{_listed(small, MAX_NAMED)} {rule}: listed with their rates, but compared with no"
-            " other group"
+            f"{_have(small, MAX_NAMED)} fewer than {min_size} examples (`min_size`): listed with"
+            " their rates, but compared with no other group"
         )
     if few:
         notes.append(
-            f"{_listed(few)} fewer than {SMALL_GROUP} examples: the intervals are wide, and rough"
+            f"{_have(few)} fewer than {SMALL_GROUP} examples: the intervals are wide, and rough"
         )
     return notes
 
 
-def _listed(names: Sequence[str] | Mapping[str, int], most: int = 3) -> str:
+def _have(names: Sequence[str] | Mapping[str, int], most: int = 3) -> str:
     shown = [
         f"{name!r} ({names[name]:,})" if isinstance(names, Mapping) else repr(name)
         for name in names
     ]
-    words = ", ".join(shown[:most]) + (
-        f" and {len(names) - most:,} more" if len(names) > most else ""
-    )
-    return (
-        f"{'group' if len(names) == 1 else 'groups'} {words} {'has' if len(names) == 1 else 'have'}"
-    )
+    nouns, verb = ("group", "has") if len(names) == 1 else ("groups", "have")
+    return f"{nouns} {listing(shown, most)} {verb}"
 
 
 def one_group(counts: Counts) -> list[str]:
@@ -260,22 +287,16 @@ def one_sided(labels: Tensor, predictions: Tensor, scores: Tensor | None = None)
     """Whether all labels, or all predictions, are equal."""
     notes = []
     for values, what in ((labels, "label"), (predictions, "prediction")):
-        seen = values.unique().tolist()
-        if len(seen) == 1:
-            known = (
-                scores is not None and what == "prediction" and bool(torch.isfinite(scores).all())
+        distinct = values.unique().tolist()
+        if len(distinct) == 1:
+            hint = ""
+            if what == "prediction" and scores is not None and bool(torch.isfinite(scores).all()):
+                low, high = float(scores.min()), float(scores.max())
+                hint = f" (scores go from {low:g} to {high:g}; {threshold_hint(scores)})"
+            notes.append(
+                f"every {what} is {distinct[0]}{hint}: rates among the others are undefined"
             )
-            hint = (
-                f" ({_range(scores)}; {threshold_hint(scores)})"
-                if known and scores is not None
-                else ""
-            )
-            notes.append(f"every {what} is {seen[0]}{hint}: rates among the others are undefined")
     return notes
-
-
-def _range(score: Tensor) -> str:
-    return f"scores go from {float(score.min()):g} to {float(score.max()):g}"
 
 
 def threshold_hint(score: Tensor) -> str:
@@ -283,13 +304,13 @@ def threshold_hint(score: Tensor) -> str:
     of their range.
 
     >>> threshold_hint(torch.arange(1, 11)), threshold_hint(torch.tensor([-2.5, 3.0]))
-    ('try --threshold 5', 'try --threshold 0')
+    ('try `threshold=5`', 'try `threshold=0`')
     """
     low, high = float(score.min()), float(score.max())
     middle = 0.0 if low < 0 < high else (low + high) / 2
     if bool((score == score.round()).all()) and high - low > 1:
         middle = float(int(middle))
-    return f"try --threshold {middle:.3g}"
+    return f"try `threshold={middle:.3g}`"
 
 
 def no_probabilities(score: Tensor) -> str:
@@ -303,14 +324,15 @@ def no_probabilities(score: Tensor) -> str:
 
 def not_compared(counts: Counts, min_size: int) -> list[str]:
     """Which groups the gaps of losses and the distances of scores skip."""
-    few = [
-        name
-        for name, size in zip(counts.names, counts.sizes().tolist(), strict=True)
-        if max(min_size, 1) <= size < FEWEST
-    ]
-    if not few:
-        return []
-    return [
-        f"{_listed(few)} fewer than {FEWEST} examples: skipped in distances of scores and gaps of"
-        " losses"
-    ]
+    sizes = zip(counts.names, counts.sizes().tolist(), strict=True)
+    few = [name for name, size in sizes if max(min_size, 1) <= size < FEWEST]
+    skipped = f"fewer than {FEWEST} examples: skipped in distances of scores and gaps of losses"
+    return [f"{_have(few)} {skipped}"] if few else []
+
+
+def summary(audit: Audit) -> str:
+    """What was audited."""
+    made = "predictions" if audit.threshold is None else f"scores, threshold {audit.threshold:g}"
+    groups = f"{counted(len(audit.groups), 'group')} by {' x '.join(audit.attributes)}"
+    weighted = ", weighted" if audit.weighted else ""
+    return f"{counted(audit.examples, 'example')}, {groups}; {made}{weighted}"
