@@ -244,7 +244,7 @@ def test_one_class_against_the_rest() -> None:
     ):
         audit_columns(columns, label="risk", groups="g", prediction="guess")
     with pytest.raises(
-        ValueError, match="no row of the column 'risk' is 'top'; it holds 'high', 'low', 'mid'"
+        ValueError, match="no row of the column 'risk' is 'top'; it holds 'high', 'low' and 'mid'"
     ):
         audit_columns(columns, label="risk", groups="g", prediction="guess", positive="top")
     columns["guess"] = np.where(guess == "low", "none", guess)

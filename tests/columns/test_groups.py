@@ -90,7 +90,7 @@ def test_a_column_of_numbers_is_no_column_of_groups() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["A", "C"], "'C'.*A, B"),
+        (["A", "C"], "'C'.*A and B"),
         (["A"], "one entry, or one row of entries, for each of the 2 rows of X"),
         ([["A", "x"], ["B", "x"]], "has 2 columns, and fit was given 1"),
         ([[["A"]], [["B"]]], "one entry, or one row of entries"),

@@ -159,7 +159,7 @@ def test_a_group_that_a_constraint_does_not_name_is_refused() -> None:
     from fairbound import constraints
 
     parity = constraints.demographic_parity(["a", "b"], bound=0.1)
-    with pytest.raises(ValueError, match="'c' is none of a, b"):
+    with pytest.raises(ValueError, match="'c' is none of a and b"):
         verdict(parity, ["a", "b", "c"], predictions=[1, 0, 1])
     assert group_numbers(["a", None], ["a", "b"])[0].tolist() == [0, -1]
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fairbound.reports._page import Section, page
+from fairbound.reports._page import PageSection, page
 from fairbound.reports._table import ReportTable
 from fairbound.reports._words import interval
 
@@ -64,7 +64,9 @@ def test_what_is_hidden_in_a_name_is_written_out_everywhere() -> None:
     table = ReportTable(
         HIDDEN, {("group", ""): [HIDDEN, "\uff1d1+1"], ("n", ""): [1, 2]}, (HIDDEN,)
     )
-    html = page(HIDDEN, [table, HIDDEN, {HIDDEN: HIDDEN}, Section(title=HIDDEN, body=[[HIDDEN]])])
+    html = page(
+        HIDDEN, [table, HIDDEN, {HIDDEN: HIDDEN}, PageSection(title=HIDDEN, body=[[HIDDEN]])]
+    )
     latex = table.to_latex()
     for written in (table.to_text(), table.to_csv(), latex, html):
         assert not set("\x1b\0\u202e\u200b") & set(written)

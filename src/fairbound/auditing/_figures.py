@@ -256,10 +256,10 @@ def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
 
 def _overall(groups: Sequence[GroupAudit]) -> Mapping[str, float | None]:
     """The rates of all groups together, from the sums of their counts."""
-    cells = ("false_positives", "true_negatives", "false_negatives", "true_positives")
-    if "selected" in groups[0].counts:  # no labels: of the four, two
-        cells = ("selected", "not_selected")
-    sums = [sum(group.counts[cell] for group in groups) for cell in cells]
-    fp, tn, fn, tp = [*sums, 0.0, 0.0][:4]
+    labeled = ("false_positives", "true_negatives", "false_negatives", "true_positives")
+    # without labels every example counts as one of label 0, of whom selected ones are positive
+    unlabeled = ("selected", "not_selected", "", "")
+    cells = unlabeled if "selected" in groups[0].counts else labeled
+    fp, tn, fn, tp = (sum(group.counts.get(cell, 0) for group in groups) for cell in cells)
     counts = Counts.from_cells({"overall": (fp, tn, fn, tp)})
     return {rate: counts.rate(rate)[0] for rate in PANELS}

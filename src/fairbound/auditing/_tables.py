@@ -14,9 +14,9 @@ from fairbound._utils.files import write_text
 from fairbound._utils.sentences import counted, listing
 from fairbound.auditing import _findings as findings
 from fairbound.metrics._intervals import UNDEFINED, IntervalEstimate
-from fairbound.reports._page import Line, Section, Words, page, synthetic_banner
+from fairbound.reports._page import Line, PageSection, Words, page, synthetic_banner
 from fairbound.reports._table import MARK, WHOLE, ReportTable
-from fairbound.reports._words import capital, change, confidence, estimate, number
+from fairbound.reports._words import capital, confidence, estimate, number, signed
 
 if TYPE_CHECKING:
     from fairbound.auditing._audits import Audit
@@ -29,8 +29,8 @@ MAX_LISTED = 300
 MAX_ANSWERED = 30  # groups whose error rates stand on top of the page
 MAX_GAPS = 24  # rows of a verdict's table; of more, those nearest to their bounds
 BILLION = 1e9  # examples: so many are taken for no limit
-DECISIONS = ("holds", "undecided", "violated")
-SHORT = {  # headings of the columns of the table of groups that a terminal shows
+_DECISIONS = ("holds", "undecided", "violated")
+_SHORT = {  # headings of the columns of the table of groups that a terminal shows
     "group": "group",
     "examples": "examples",
     "base_rate": "y=1",
@@ -82,7 +82,7 @@ def measured_column(
 # Tables -------------------------------------------------------------------------------------------
 
 
-def answer_table(audit: Audit, rate: str, most: int) -> ReportTable:
+def error_rate_table(audit: Audit, rate: str, most: int) -> ReportTable:
     """An error rate of the compared groups, and its difference from and ratio to the reference
     group's."""
     question, label, prediction = findings.QUESTIONS[rate]
@@ -237,7 +237,7 @@ def _pair(audit: Audit, name: str) -> str:
     return f"{findings.named(pair.of)} {high} to {low}"
 
 
-def changes_table(comparison: Comparison) -> ReportTable:
+def metric_changes_table(comparison: Comparison) -> ReportTable:
     """Every metric in both audits, and its change."""
     names = list(comparison.metrics)
     first, second = comparison.names
@@ -252,7 +252,7 @@ def changes_table(comparison: Comparison) -> ReportTable:
     return ReportTable(
         f"Comparison: {first} (first) and {second} (second)",
         frame | _change_column("change", [comparison.metrics[name] for name in names]),
-        formats={first: number, second: number, "change": change},
+        formats={first: number, second: number, "change": signed},
     )
 
 
@@ -274,7 +274,7 @@ def group_changes_table(comparison: Comparison, most: int) -> ReportTable:
     return ReportTable(
         "Changes by group",
         frame,
-        formats=dict.fromkeys(shared, change)
+        formats=dict.fromkeys(shared, signed)
         | {name: WHOLE for name, _ in frame if name.startswith("examples")},
         headings={name: findings.title(name) for name in shared},
     )
@@ -415,7 +415,7 @@ def nearness(gap: Gap) -> float:
 
 
 def _importance(gap: Gap) -> tuple[float, int]:
-    return nearness(gap), DECISIONS.index(gap.decision)
+    return nearness(gap), _DECISIONS.index(gap.decision)
 
 
 def _limit(gap: Gap) -> float:
@@ -454,14 +454,14 @@ def report(audit: Audit, most: int = MAX_PRINTED) -> Iterator[Any]:
     yield Line(findings.summary(audit), lead=f"{audit.source}:" if audit.source else "")
     asked = findings.questions(audit)
     for rate in asked:
-        yield answer_table(audit, rate, most)
+        yield error_rate_table(audit, rate, most)
         yield findings.finding(audit, rate)
     if not audit.labeled:
         yield from (selection_table(part, most) for part in (audit, *audit.parts))
     elif not asked:
         yield "No error rate is defined here: see the notes."
     groups = groups_table(audit, most)
-    short = {name: heading for name, heading in SHORT.items() if name in groups.headings}
+    short = {name: heading for name, heading in _SHORT.items() if name in groups.headings}
     if audit.labeled:
         yield groups.only(
             short,
@@ -497,7 +497,7 @@ def _estimate(audit: Audit, name: str) -> str:
 def report_comparison(comparison: Comparison) -> Iterator[Any]:
     """What a terminal shows of a comparison besides the first audit."""
     sides = comparison.names
-    yield changes_table(comparison).only(
+    yield metric_changes_table(comparison).only(
         ("metric", *sides, "change"),
         ("change",),
         headings=dict(zip(sides, ("first", "second"), strict=True)),
@@ -553,9 +553,11 @@ def audit_page(audit: Audit, *, heading: str = "", command: str = "") -> str:
         "Reference group": audit.reference,
         "Intervals": confidence(audit.level),
     }
-    about = Section(title="About this audit", body=[_facts(facts, command), *_notes(audit.notes)])
+    about = PageSection(
+        title="About this audit", body=[_facts(facts, command), *_notes(audit.notes)]
+    )
     parts = [
-        Section(
+        PageSection(
             title=f"{part.attributes[0]} alone: {counted(len(part.groups), 'group')}",
             body=[*_notes(part.notes), _question(part), *_sections(part)],
             is_folded=True,
@@ -576,7 +578,7 @@ def audit_page(audit: Audit, *, heading: str = "", command: str = "") -> str:
             _question(audit),
             about,
             *_sections(audit),
-            *([Section(title="Each attribute alone", body=parts)] if parts else []),
+            *([PageSection(title="Each attribute alone", body=parts)] if parts else []),
             _reading(audit),
         ],
         below=" · ".join(words for words, known in line.items() if known),
@@ -584,7 +586,11 @@ def audit_page(audit: Audit, *, heading: str = "", command: str = "") -> str:
 
 
 def comparison_page(
-    comparison: Comparison, *, heading: str = "", command: str = "", opening: Sequence[Section] = ()
+    comparison: Comparison,
+    *,
+    heading: str = "",
+    command: str = "",
+    opening: Sequence[PageSection] = (),
 ) -> str:
     """The page of two audits as text.
 
@@ -625,15 +631,15 @@ def comparison_page(
         *opening,
         _facts(facts, command),
         *_notes(comparison.notes),
-        Section(
+        PageSection(
             title="What changes",
             body=[
                 *(changed or ["No gap is shown to change."]),
                 INDEPENDENT,
-                changes_table(comparison),
+                metric_changes_table(comparison),
             ],
         ),
-        Section(
+        PageSection(
             title="Rates by group",
             body=[
                 f"{sides} Every panel has its own scale.{_of_all(MAX_GROUPS, both)}",
@@ -645,8 +651,8 @@ def comparison_page(
     ]
     for name, audit in zip(names, (first, second), strict=True):
         parts = [*_notes(audit.notes), _question(audit), *_sections(audit)]
-        folded = Section(title=f"The audit of {name}", body=parts, is_folded=True)
-        body.append(Section(title=name, body=[folded]))
+        folded = PageSection(title=f"The audit of {name}", body=parts, is_folded=True)
+        body.append(PageSection(title=name, body=[folded]))
     return page(
         heading or f"Comparison of two audits: {', '.join(names)}", [*body, _reading(first)]
     )
@@ -674,41 +680,41 @@ def _warning(audit: Audit) -> list[Line]:
 
 def _notes(notes: Sequence[str]) -> list[Any]:
     return [
-        Section(title="Notes", body=[[f"{capital(note)}." for note in notes]], kind="notes")
+        PageSection(title="Notes", body=[[f"{capital(note)}." for note in notes]], kind="notes")
     ] * bool(notes)
 
 
-def _reading(audit: Audit) -> Section:
+def _reading(audit: Audit) -> PageSection:
     words = Words("reading_audit.html", {"level": confidence(audit.level)})
-    return Section(title="How to read this", body=[words])
+    return PageSection(title="How to read this", body=[words])
 
 
 def _of_all(shown: int, groups: int) -> str:
     return f" The {shown:,} largest of {groups:,} groups are shown." if groups > shown else ""
 
 
-def _question(audit: Audit) -> Section:
+def _question(audit: Audit) -> PageSection:
     """Error rates of the groups against the reference group; without labels, selection rates."""
     if not audit.labeled:
         table = selection_table(audit, MAX_LISTED)
-        return Section(title="Who is selected?", body=[table])
+        return PageSection(title="Who is selected?", body=[table])
     asked = findings.questions(audit)
     answers: list[Any] = [
         Line(findings.finding(audit, rate), lead=f"{findings.QUESTIONS[rate][0]}.")
         for rate in asked
     ]
-    tables = [answer_table(audit, rate, MAX_ANSWERED) for rate in asked]
+    tables = [error_rate_table(audit, rate, MAX_ANSWERED) for rate in asked]
     small = sorted(
         (group for group in audit.groups if group not in audit.compared and group.examples),
         key=lambda group: -group.examples,
     )
     few = listing([f"{group.name} ({group.examples:,})" for group in small], 20)
     skipped = f" Not compared, with fewer than {audit.min_size} examples: {few}." if small else ""
-    return Section(
+    return PageSection(
         title="Who is flagged wrongly, and who is missed wrongly?",
         body=[
             *(answers or ["No error rate is defined here: see the notes."]),
-            *(Section(title=table.title, body=[table]) for table in tables),
+            *(PageSection(title=table.title, body=[table]) for table in tables),
             Line(
                 f"Against {audit.reference}, with {confidence(audit.level)} intervals."
                 f" {BEYOND_CHANCE}.{skipped}",
@@ -718,12 +724,12 @@ def _question(audit: Audit) -> Section:
     )
 
 
-def _sections(audit: Audit) -> Iterator[Section]:
+def _sections(audit: Audit) -> Iterator[PageSection]:
     """Figures and tables of one partition into groups."""
     from fairbound.auditing import _figures as figures
 
     groups = len(audit.groups)
-    yield Section(
+    yield PageSection(
         title="Rates by group",
         body=[
             f"Black: the reference group, {audit.reference}; dashed line: all groups. Every panel"
@@ -734,14 +740,14 @@ def _sections(audit: Audit) -> Iterator[Section]:
     )
     if audit.bins:
         outlined = _of_all(len(figures.scored_groups(audit)), groups)
-        yield Section(
+        yield PageSection(
             title="Scores by group",
             body=[
                 f"How the scores of each group are spread, in bins of equal width.{outlined}",
                 figures.scores(audit),
             ],
         )
-        yield Section(
+        yield PageSection(
             title="ROC curves by group",
             body=[
                 "For every threshold, the share of the examples with label 1 that is predicted 1"
@@ -751,7 +757,7 @@ def _sections(audit: Audit) -> Iterator[Section]:
                 figures.roc(audit),
             ],
         )
-        yield Section(
+        yield PageSection(
             title="Calibration by group",
             body=[
                 "Of the examples with a score, the share whose label is 1, with its interval."
@@ -763,12 +769,12 @@ def _sections(audit: Audit) -> Iterator[Section]:
                 figures.calibration(audit),
             ],
         )
-    yield Section(
+    yield PageSection(
         title="Metrics",
         body=["Each published definition has its own row.", metrics_table(audit)],
     )
     weights = "Counts are sums of the weights of the examples. " if audit.weighted else ""
-    yield Section(
+    yield PageSection(
         title="Groups",
         body=[
             *filter(None, [f"{weights}{_of_all(MAX_LISTED, groups)}".strip()]),

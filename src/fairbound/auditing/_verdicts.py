@@ -11,7 +11,7 @@ from typing import Any
 
 from fairbound.auditing._cell_summaries import HeldOut, summarize
 from fairbound.auditing._decisions import Decision, Gap, decide
-from fairbound.auditing._tables import DECISIONS, conclusion, nearness, verdict_table
+from fairbound.auditing._tables import conclusion, nearness, verdict_table
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._constraint_set import ConstraintSet, Given
 from fairbound.metrics._intervals import check_level
@@ -90,6 +90,13 @@ def verdict(
     >>> from fairbound import constraints
     >>> parity = constraints.demographic_parity(["A", "B"], bound=0.2)
     >>> print(verdict(parity, ["A", "B"] * 500, predictions=[1, 0, 0, 1] * 250))
+                                     limit
+    constraint                 value alone bound verdict
+    A - B      0.000 [-0.062, 0.062] 0.052 0.200 holds
+    95 % limits: intervals for all constraints at once, limits for one alone.
+    Holds: at 95 % confidence every constraint holds for the population that these
+    examples were drawn from; nearest to its bound is 'A - B', at most 0.052 where
+    0.200 is allowed.
     """
     check_level(level)
     constraint_set = ConstraintSet.of(constraints)
@@ -103,5 +110,5 @@ def verdict(
     held_out = HeldOut.of(groups, losses, predictions, outputs, labels, weight)
     gaps = decide(tested, constraint_set.names, summarize(tested, held_out), level, seed)
     decisions = {gap.decision for gap in gaps}
-    decision: Decision = max(decisions, key=DECISIONS.index)
+    decision: Decision = max(decisions, key=("holds", "undecided", "violated").index)
     return Verdict(decision, gaps, held_out.size, level)

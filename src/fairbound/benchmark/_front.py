@@ -97,7 +97,7 @@ def front_finding(results: Results) -> str:
 
 def mean_and_std(summary: pd.DataFrame, row: str, name: str) -> str:
     """Mean and standard deviation over runs."""
-    return words.spread(summary[name, "mean"][row], summary[name, "std"][row])
+    return words.with_deviation(summary[name, "mean"][row], summary[name, "std"][row])
 
 
 def loss_difference(results: Results, part: str, first: str, second: str) -> str:

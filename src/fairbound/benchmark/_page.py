@@ -21,8 +21,7 @@ import pandas as pd
 from fairbound._utils.files import write_text
 from fairbound.benchmark._stored_study import Card, data_line
 from fairbound.reports._figures import write_pdf
-from fairbound.reports._page import Choice, Home, Line, Words, page, synthetic_banner
-from fairbound.reports._page import Section as PageSection
+from fairbound.reports._page import Choice, Home, Line, PageSection, Words, page, synthetic_banner
 from fairbound.reports._table import ReportTable, csv_text
 
 OnProgress = Callable[[int, int], None]  # files written, and all of them

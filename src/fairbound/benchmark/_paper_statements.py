@@ -35,7 +35,7 @@ from fairbound.benchmark._entry import PAPER_METRICS
 from fairbound.benchmark._result_file import StoredResult
 from fairbound.benchmark._results import Array, Results, student_interval
 from fairbound.reports._table import WHOLE, ReportTable, frame_of
-from fairbound.reports._words import spread
+from fairbound.reports._words import with_deviation
 
 _Studies = Mapping[str, Results]  # by name, within the paper's budget
 VERDICTS = ("reproduced", "not reproduced", "opposite", "cannot be decided")
@@ -330,4 +330,4 @@ def _in_words(
 def _spread(mean: float, std: float) -> str:
     if std == 0 and mean == round(mean):
         return f"{mean:,.0f}"
-    return spread(mean, std) if std else f"{mean:.3f}"
+    return with_deviation(mean, std) if std else f"{mean:.3f}"

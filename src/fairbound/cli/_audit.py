@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairbound._utils.files import check_place, is_same_file, write_text
-from fairbound.cli._printing import console, show, working
+from fairbound.cli._printing import console, print_body, working
 from fairbound.reports._words import visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
@@ -235,9 +235,9 @@ def audit_command(
             command=" ".join(["fairbound", *map(_quoted, sys.argv[1:])]),
         )
         written.append(f"Page: {html_out}")
-    show(report(first, top), console(stderr=to_stdout))
+    print_body(report(first, top), console(stderr=to_stdout))
     if comparison is not None:
-        show(report_comparison(comparison), console(stderr=to_stdout))
+        print_body(report_comparison(comparison), console(stderr=to_stdout))
     if to_stdout:
         typer.echo(text, nl=False)
     for line in written:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fairbound._utils.files import check_place, write_text
 from fairbound._utils.sentences import counted
-from fairbound.cli._printing import console, plain, show
+from fairbound.cli._printing import console, plain, print_body
 from fairbound.reports._table import WHOLE, ReportTable
 from fairbound.reports._words import percent, visible
 
@@ -73,7 +73,7 @@ def groups_command(
     if is_census(source) and name.startswith("synthetic:"):
         out.print("[bold yellow]synthetic data[/]: generated, not real")
     _summary(found, len(next(iter(columns.values()))), name, min_size, out)
-    show([_table(found, order[:top], rates)], out)
+    print_body([_table(found, order[:top], rates)], out)
     if len(found) > top:
         out.print(
             f"... and {counted(len(found) - top, 'smaller group')} (--top, --json)", highlight=False

@@ -128,7 +128,7 @@ def plain(text: str) -> str:
     return escape(visible(text))
 
 
-def show(body: Iterable[Any], screen: Console) -> None:
+def print_body(body: Iterable[Any], screen: Console) -> None:
     """Print sentences and tables; a table has its title in bold."""
     from fairbound.reports._page import text_parts
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound._utils.sentences import did_you_mean, listing, marked_rows
+from fairbound._utils.sentences import listing, marked_rows
 from fairbound.columns._column import Column, column_named, names_of, text_among_numbers
 
 LARGEST_KEY = 2**63 - 1
@@ -101,7 +101,7 @@ class Coded(Attribute):
         shown = [label if code == label else f"{code} {label}" for code, label in pairs]
         raise ValueError(
             f"{self.name} holds {value!r} in {marked_rows(unknown)}, which is none of its"
-            f" {self.size} levels ({listing(shown, 6)}); {did_you_mean(value, self.codes)}"
+            f" {self.size} levels: {listing(shown, 6)}"
         )
 
 

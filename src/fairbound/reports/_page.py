@@ -6,7 +6,7 @@ What a section may hold:
 - a sentence (text), or a `Line` of a certain kind;
 - facts (a dictionary of words), points (a list of words) or words of a template (`Words`);
 - a ReportTable, a matplotlib figure, whose label is its caption, or a `Choice` of figures;
-- a `Section`.
+- a `PageSection`.
 
 `page.html` is the template of every page, with a policy by which the browser itself refuses
 whatever is not in the file; `page.css` and `page.js` are its style and script, in light, in dark
@@ -51,7 +51,7 @@ class Choice(NamedTuple):
 
     title: str
     name: str
-    options: Mapping[str, Section]  # by the values of the menu
+    options: Mapping[str, PageSection]  # by the values of the menu
 
 
 class Home(NamedTuple):
@@ -61,7 +61,7 @@ class Home(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class PageSection:
     """A heading and what stands below it."""
 
     title: str
@@ -136,7 +136,7 @@ def _environment() -> Any:
     )
     kinds: dict[str, type] = {
         "table": ReportTable,
-        "section": Section,
+        "section": PageSection,
         "line": Line,
         "choice": Choice,
     }

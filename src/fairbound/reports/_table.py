@@ -18,9 +18,9 @@ from fairbound.reports._words import (
     MISSING,
     harmless,
     interval,
-    is_missing,
-    spread,
+    is_none,
     visible,
+    with_deviation,
 )
 
 PAPER = "paper"  # of a column: the paper's figures beside ours
@@ -177,7 +177,8 @@ class ReportTable:
         if "paper mean" in fields:
             printed = zip(fields["paper mean"], fields["paper std"], strict=True)
             details[PAPER] = [
-                MISSING if is_missing(mean) else spread(mean, std, write) for mean, std in printed
+                MISSING if is_none(mean) else with_deviation(mean, std, write)
+                for mean, std in printed
             ]
         return ShownColumn(
             self.headings.get(name, name),

@@ -26,7 +26,7 @@ def number(value: float | None) -> str:
     return f"{value:.4g}" if size >= 100 else f"{value:.3f}" if size >= 0.0095 else f"{value:.2g}"
 
 
-def change(value: float) -> str:
+def signed(value: float) -> str:
     """Three decimals with a sign."""
     return f"{value:+.3f}"
 
@@ -74,16 +74,16 @@ def estimate(
     return f"{'undefined' if value is None else write(value)} {interval(low, high, write)}".rstrip()
 
 
-def spread(mean: float, deviation: float, write: Write = "{:.3f}".format) -> str:
+def with_deviation(mean: float, deviation: float, write: Write = "{:.3f}".format) -> str:
     """A mean and its standard deviation over runs.
 
-    >>> spread(0.25, 0.01)
+    >>> with_deviation(0.25, 0.01)
     '0.250 ± 0.010'
     """
     return f"{write(mean)} ± {write(deviation)}"
 
 
-def is_missing(value: Any) -> bool:
+def is_none(value: Any) -> bool:
     """Whether there is no value: None or NaN."""
     return value is None or bool(value != value)
 
@@ -118,6 +118,6 @@ def harmless(value: Any) -> Any:
     ("'=1+1", "'＝1+1", 'a\\\\x00', -0.5)
     """
     if not isinstance(value, str):
-        return "" if is_missing(value) else value
+        return "" if is_none(value) else value
     starts_formula = unicodedata.normalize("NFKC", value[:1]).startswith(tuple("=+-@\t\r"))
     return ("'" if starts_formula else "") + visible(value)

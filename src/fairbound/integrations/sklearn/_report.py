@@ -24,7 +24,7 @@ from fairbound.integrations.sklearn._corrections import (
     decisions,
 )
 from fairbound.integrations.sklearn._membership import probabilities
-from fairbound.reports._page import Section, as_text
+from fairbound.reports._page import PageSection, as_text
 from fairbound.reports._table import ReportTable
 from fairbound.reports._words import confidence, estimate
 
@@ -158,8 +158,8 @@ def write_report(fitted: Any, html: str | Path | None = None) -> str:
         of_page = replace(comparisons[0], notes=tuple(note.removesuffix(".") for note in notes))
         untested = ["There is no verdict: no examples were held out for calibration."]
         opening = (
-            Section(title="Do the constraints hold?", body=[*warnings, *(verdict or untested)]),
-            Section(title="Candidates", body=[_choice(fitted), _candidates(fitted)]),
+            PageSection(title="Do the constraints hold?", body=[*warnings, *(verdict or untested)]),
+            PageSection(title="Candidates", body=[_choice(fitted), _candidates(fitted)]),
         )
         write_text(
             html, comparison_page(of_page, heading="Before and after the bound", opening=opening)
