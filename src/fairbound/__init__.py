@@ -36,7 +36,7 @@ _HOME = {  # public name -> the module that defines it
     "FairClassifier": "integrations.sklearn",
     "FairPostprocessor": "integrations.sklearn",
     "trade_off_curve": "integrations.sklearn",
-    "KKT": "metrics",
+    "KKT": "integrations.torch",
     "report_kkt": "integrations.torch",
     "MiniBatch": "constraints",
     "constraints": "constraints",

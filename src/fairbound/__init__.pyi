@@ -29,9 +29,9 @@ from fairbound.data import Split as Split
 from fairbound.integrations.sklearn import FairClassifier as FairClassifier
 from fairbound.integrations.sklearn import FairPostprocessor as FairPostprocessor
 from fairbound.integrations.sklearn import trade_off_curve as trade_off_curve
+from fairbound.integrations.torch import KKT as KKT
 from fairbound.integrations.torch import Constrained as Constrained
 from fairbound.integrations.torch import report_kkt as report_kkt
-from fairbound.metrics import KKT as KKT
 from fairbound.testing import check_algorithm as check_algorithm
 from fairbound.testing import check_constraint as check_constraint
 from fairbound.training import Problem as Problem

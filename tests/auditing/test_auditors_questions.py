@@ -156,7 +156,7 @@ def test_where_too_few_groups_are_large_all_are_compared(found: Audit) -> None:
     kept = audit(data["y"], data["g"], scores=data["p"], draws=500, min_size=1_200)
     assert kept.metrics == found.metrics
     assert (
-        "fewer than two groups have 1200 examples (--min-size), so that all groups are compared"
+        "fewer than two groups have `min_size=1200` examples, so that all groups are compared"
         in kept.notes
     )
 

@@ -116,6 +116,19 @@ def test_few_effective_examples_are_few_examples() -> None:
     assert "effective number is 5" in found.gaps[0].reason
 
 
+def test_a_rate_whose_heavy_examples_are_the_rare_ones_has_its_larger_error() -> None:
+    """It is less certain than Kish's number of examples says, 200 of 400 for each group."""
+    positive = np.tile(np.arange(400) % 10 == 0, 2)
+    weight = np.where(positive, 6.0, 1.0)
+    groups = np.repeat(TWO, 400)
+    parity = constraints.demographic_parity(TWO, bound=0.5)
+    gap = verdict(parity, groups, predictions=positive, weight=weight).gaps[0]
+    rate = np.average(positive[:400], weights=weight[:400])
+    share = weight[:400] / weight[:400].sum()
+    error = np.sqrt(2 * np.square(share * (positive[:400] - rate)).sum())
+    assert gap.at_most - gap.estimate == pytest.approx(1.645 * error, rel=0.1)
+
+
 def test_a_rate_of_nobody_in_many_holds() -> None:
     """0 of n is no certainty, but Cai's limit stays sensible there: about 3 in n."""
     groups = np.repeat([0, 1], 5000)
@@ -288,7 +301,7 @@ REFUSED = {
     "lengths": (two(0.1), [0, 1, 1], {"losses": [1.0, 2.0]}, "lengths differ: losses 2, groups 3"),
     "no groups": (two(0.1), None, {"losses": [1.0, 2.0]}, "about groups"),
     "unknown number": (two(0.1), [0, 2], {"losses": [1.0, 2.0]}, "0 to 1"),
-    "unknown name": (two(0.1), ["A", "C"], {"losses": [1.0, 2.0]}, "such as 'C'"),
+    "unknown name": (two(0.1), ["A", "C"], {"losses": [1.0, 2.0]}, "'C'"),
     "no such column": (two(0.1), {"sex": [0, 1], "race": [0, 1]}, {"losses": [1.0, 2.0]}, "by="),
     "no labels": (
         constraints.equal_opportunity(2, bound=0.1, of="loss"),

@@ -129,8 +129,8 @@ class TestCensus:
         by = Intersection(tuple(codebook.attribute(name) for name in names))
         found = by.group(acs_42)
         assert int(found.sizes.sum()) == 960_360
-        levels = np.stack([np.asarray(column) for _, column in by._levels(acs_42)])
-        sizes = np.array([attribute.size for attribute, _ in by._levels(acs_42)])
+        levels = np.stack([attribute.levels(acs_42[attribute.name]) for attribute in by.attributes])
+        sizes = np.array([attribute.size for attribute in by.attributes])
         assert found.populated == len(np.unique(np.ravel_multi_index(levels, sizes)))
 
     def test_oklahoma_by_race(self, acs_ok) -> None:

@@ -185,7 +185,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         apply("Income", rows.drop(columns="MAR").rename(columns={"RELP": "RELSHIPP"}))
     with pytest.raises(ValueError, match=r"no task is called 'income'.*did you mean Income"):
         apply("income", rows)
-    with pytest.raises(ValueError, match="column COW must hold numbers"):
+    with pytest.raises(ValueError, match="COW must hold numbers, found 'private'"):
         apply("Income", rows.assign(COW="private"))
     with pytest.raises(ValueError, match="differ in length"):
         apply("Income", {**dict(rows), "COW": [1, 2]})
@@ -315,7 +315,7 @@ def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
     for part in (
         "psam_p40.csv",
         str(tmp_path),
-        "fairbound data fetch OK --year 2018",
+        "fairbound data fetch OK` (2018, 1-Year)",
         "synthetic:OK",
     ):
         assert part in said

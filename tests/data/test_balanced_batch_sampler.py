@@ -225,6 +225,10 @@ def test_set_epoch_repeats_an_epoch_and_plain_loops_go_on() -> None:
     sampler.set_epoch(3, start=1)
     sampler.set_epoch(3, start=0)
     assert list(sampler) == third
+    sampler.set_epoch(3)
+    next(iter(sampler))  # left after one batch: to repeat the epoch is to begin it again
+    sampler.set_epoch(3)
+    assert list(sampler) == third
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -247,13 +247,13 @@ def test_labels_of_two_values(values: list[Any], positive: Any, expected: list[i
         (
             ["<=50K", ">50K"],
             None,
-            r"holds '<=50K' and '>50K'; say which value counts as 1 \(positive, --positive\)",
+            r"'<=50K' and '>50K'; .*`positive`",
         ),
-        ([1, 2], None, "holds 1 and 2; say which value counts as 1"),
+        ([1, 2], None, "holds 1 and 2; .*`positive`"),
         (
             [0, 1, 2, 3, 4, 5],
             None,
-            r"not binary: 6 different values \(0, 1, 2, 3, 4, ...\) in 6 rows",
+            r"not binary: 6 .*\(0, 1, 2, 3, 4 and 1 more\)",
         ),
         ([0, 1, 2], 2, "not binary: 3 different values"),
         ([1, 1, 1], None, r"not binary: 1 different values \(1\) in 3 rows"),
@@ -262,7 +262,7 @@ def test_labels_of_two_values(values: list[Any], positive: Any, expected: list[i
             "50K",
             "no row of the column 'rich' is '50K'; it holds '<=50K' and '>50K'",
         ),
-        (["1", "1.0"], None, "say which value counts as 1"),
+        (["1", "1.0"], None, "`positive`"),
         (
             np.array(["a", None, "b"], dtype=object),
             "a",
@@ -319,9 +319,9 @@ def test_predictions_in_the_terms_of_the_label(
         ([0, 1], ["yes", "no"], "no", "it is not evident which is which"),
         ([1, 2], [0, 1], None, "'guess' holds 1 and 2, but the label"),
         (["a", "b"], ["a", "c"], "a", "'guess' holds 'a' and 'b', but the label"),
-        ([0.2, 0.7, 0.9], [0, 1], None, r"scores are not predictions \(score, --score\)"),
+        ([0.2, 0.7, 0.9], [0, 1], None, "`score`"),
         ([0.0, np.nan], [0, 1], None, "'guess' is missing in 1 of 2 rows"),
-        ([0, 1], [1, 2], None, "the column 'rich' holds 1 and 2; say which value"),
+        ([0, 1], [1, 2], None, "'rich' holds 1 and 2"),
     ],
 )
 def test_predictions_that_are_refused(

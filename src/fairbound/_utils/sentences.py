@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -33,6 +33,15 @@ def counted(number: int, noun: str) -> str:
     ('1 group', '1,200 rows')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[object], most: int = _MOST_NAMED) -> str:
+    """
+    >>> listed(["a", "b", "c"], 2), listed(["a", "b"])
+    ('a, b and 1 more', 'a, b')
+    """
+    shown = ", ".join(map(str, names[:most]))
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
 def marked_rows(marked: Any, number: Any = None) -> str:

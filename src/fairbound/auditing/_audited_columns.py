@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from fairbound._utils.sentences import marked_rows
 from fairbound.auditing._audits import Audit, audit
 from fairbound.auditing._text import own_group
-from fairbound.columns._attributes import (
-    Attribute,
-    Intersection,
+from fairbound.columns._attributes import Attribute, Intersection
+from fairbound.columns._column import (
+    Column,
     column_named,
     is_missing,
+    not_numbers,
     text_among_numbers,
 )
 from fairbound.columns._labels import binary, binary_like, different_values, one_against_rest
@@ -31,7 +32,7 @@ MAX_CLASSES = 50  # different numbers in a label, above which it is no set of cl
 def audit_columns(
     columns: Mapping[str, NDArray[Any]],
     *,
-    label: str,
+    label: str | None = None,
     groups: str | Sequence[str],
     prediction: str | None = None,
     score: str | None = None,
@@ -46,36 +47,51 @@ def audit_columns(
     each alone.
 
     Args:
-        positive: the label's value that counts as 1; of several classes, it is the one against the
-            rest.
-        where: a condition that chooses examples, such as "age >= 18 and race in ('A', 'B')".
-        drop_missing: skip examples that lack a value in one of the columns; a note says how many.
-        settings: those of `audit`.
+        columns: name -> (n,) numbers, booleans or text, one for each example.
+        label: the column of labels. None: there are none, and the audit has what needs none; an
+            example that lacks a value of an attribute is then in no group.
+        groups: the protected attributes, "race,sex" or a list; "age:25:65" are bands, "race=A" is
+            one level against the rest.
+        prediction: the column of predictions; None: they are made from `score`.
+        score: the column of scores; None: `prediction` is given.
+        weight: the column of survey weights; None: every example counts 1.
+        positive: the label's value (without labels, the prediction's) that counts as 1; of several
+            classes, it is the one against the rest. None: it must be evident, as in 0/1, yes/no.
+        where: a condition that chooses examples, such as "age >= 18 and race in ('A', 'B')"; empty:
+            all of them.
+        drop_missing: whether to skip examples that lack a value in one of the columns, and count
+            them in a note; without labels, unknown attributes are no reason to skip an example.
+        reference: the group that the others are compared with; None: as in `audit`.
+        settings: the other settings of `audit`: threshold, min_size, level, draws, seed, intervals
+            and source.
+
+    Returns:
+        The audit of the groups that the attributes define together; its `parts` are the audits of
+        each attribute alone.
 
     >>> table = {
     ...     "y": np.array([1, 0, 1, 0]),
     ...     "p": np.array([1, 0, 0, 0]),
     ...     "sex": np.array(["F", "F", "M", "M"]),
     ... }
-    >>> found = audit_columns(table, label="y", prediction="p", groups="sex")
-    >>> found.metrics["demographic_parity_difference"].value
+    >>> audited = audit_columns(table, label="y", prediction="p", groups="sex")
+    >>> audited.metrics["demographic_parity_difference"].value
     0.5
     """
     notes, census = list(getattr(columns, "notes", ())), is_census_export(groups, columns)
     by = [attribute.name for attribute in parse_attributes(groups, columns, census)]
-    used = {
-        name: column_named(name, columns)
-        for name in (label, prediction, score, weight, *by)
-        if name is not None
-    }
-    number, missing = np.arange(len(used[label])), 0  # of the row in the table, from 0
+    needed = [name for name in (label, prediction, score, weight) if name is not None]
+    used = {name: Column.of(column_named(name, columns), name).values for name in (*needed, *by)}
+    number, missing = np.arange(len(next(iter(used.values())))), 0  # of the row, from 0
+    rows = len(number)
     if where:
         number = number[rows_where(where, columns)]
     if drop_missing:
-        number, missing, lacking = _complete(used, number)
+        complete = used if label is not None else {name: used[name] for name in needed}
+        number, missing, lacking = _complete(complete, number)
         notes += lacking
     columns = {name: column[number] for name, column in used.items()}
-    for name in filter(None, (label, prediction, score, weight)):
+    for name in needed:
         _refuse_missing(columns[name], name, number)
     attributes = parse_attributes(groups, columns, census)
     if census:
@@ -85,35 +101,36 @@ def audit_columns(
         for name, what in ((label, "label"), (prediction, "prediction"))
         if name in by
     ]
-    truth = columns[label]
-    classes = len(different_values(truth, label))
-    if positive is not None and classes > 2:
-        y = one_against_rest(truth, label, positive)
-        notes.append(
-            f"the label {label!r} has {classes} classes: {positive} counts as 1, all others as 0"
-        )
-    elif classes > 2 and (classes <= MAX_CLASSES or truth.dtype.kind == "O"):
-        raise ValueError(
-            f"the column {label!r} is not binary: {classes} different values in {len(truth)} rows;"
-            f" name the one that counts as 1, against the rest: --positive {np.unique(truth)[-1]}"
-            " (positive)"
-        )
-    else:
-        y = binary(truth, label, positive)
+    y, classes = None, ""
+    if label is not None:
+        y, classes = _labels(columns[label], label, positive)
+    if classes:
+        notes.append(classes)
     made: dict[str, Any] = {}
-    if prediction is not None:
-        made["predictions"] = binary_like(columns[prediction], prediction, truth, label, positive)
+    if prediction is not None and label is not None:
+        made["predictions"] = binary_like(
+            columns[prediction], prediction, columns[label], label, positive
+        )
+    elif prediction is not None:
+        made["predictions"] = _selected(columns[prediction], prediction, positive)
     if score is not None:
         made["scores"] = _numbers(columns[score], score, number)
     if weight is not None:
         made["weights"] = _numbers(columns[weight], weight, number)
 
     def audited(attributes: Sequence[Attribute], reference: str | None) -> Audit:
-        grouping = Intersection(tuple(attributes)).group(columns)
         names = [attribute.name for attribute in attributes]
+        known = np.ones(len(number), dtype=bool)
+        if label is None:
+            known = ~np.logical_or.reduce([is_missing(columns[name]) for name in names])
+        grouping = Intersection(tuple(attributes)).group(
+            {name: columns[name][known] for name in names}
+        )
+        ids = np.full(len(number), -1)
+        ids[known] = grouping.ids
         return audit(
             y,
-            grouping.ids,
+            ids,
             names=grouping.names,
             attributes=names,
             reference=reference,
@@ -121,17 +138,41 @@ def audit_columns(
             **settings,
         )
 
-    whole = audited(attributes, reference)
+    crossed = audited(attributes, reference)
     return replace(
-        whole,
-        label=label,
+        crossed,
+        label=label or "",
         made=prediction or score or "",
         where=where,
-        rows=len(used[label]),
+        rows=rows,
         missing=missing,
-        notes=(*notes, *whole.notes),
+        notes=(*notes, *crossed.notes),
         parts=tuple(audited([alone], None) for alone in attributes) if len(attributes) > 1 else (),
     )
+
+
+def _labels(column: NDArray[Any], name: str, positive: Any) -> tuple[NDArray[np.int64], str]:
+    """(n,) labels as 0 and 1, and a note where they had several classes."""
+    values = different_values(column, name)
+    classes = len(values)
+    if positive is not None and classes > 2:
+        note = f"the label {name!r} has {classes} classes: {positive} counts as 1, all others as 0"
+        return one_against_rest(column, name, positive), note
+    if classes > 2 and (classes <= MAX_CLASSES or isinstance(values[-1], str)):
+        raise ValueError(
+            f"the column {name!r} is not binary: {classes} different values in {len(column)} rows;"
+            f" name the one that counts as 1, against the rest: `positive={values[-1]!r}`"
+        )
+    return binary(column, name, positive), ""
+
+
+def _selected(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int64]:
+    """(n,) predictions without labels as 0 and 1, even where all are equal."""
+    if positive is not None:
+        return one_against_rest(column, name, positive)
+    if len(different_values(column, name)) > 1:
+        return binary(column, name)
+    return binary_like(column, name, np.array([0, 1]), name)
 
 
 def _complete(columns: Mapping[str, NDArray[Any]], number: Rows) -> tuple[Rows, int, list[str]]:
@@ -158,15 +199,17 @@ def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
     if missing.any():
         raise ValueError(
             f"the column {name!r} is missing in {marked_rows(missing, number)}; drop those rows"
-            " (--drop-missing)"
+            " (`drop_missing=True`)"
         )
 
 
-def _numbers(column: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
-    if column.dtype.kind not in "iufb":
+def _numbers(values: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
+    column = Column.of(values, name)
+    if column.kind == "date" or (column.kind == "text" and not_numbers(column.values).any()):
+        text = text_among_numbers(column.values, number)
         raise ValueError(
-            f"{name} must hold numbers, found {text_among_numbers(column, number)}; correct it, or,"
-            " where such text marks a missing value, name it (--missing) and drop those rows"
-            " (--drop-missing)"
+            f"{name} must hold numbers, found {text}; correct it, or,"
+            " where such text marks a missing value, name it (`missing`) and drop those rows"
+            " (`drop_missing`)"
         )
-    return column if column.dtype.kind == "f" else column.astype(np.float64)
+    return values if values.dtype.kind == "f" else column.numbers()

@@ -1,7 +1,8 @@
 """An audit of predictions: per-group rates and every fairness metric, each with its confidence
 interval.
 
-It needs labels, predictions (or scores and a threshold) and groups, from any model.
+It needs predictions (or scores and a threshold) and groups, from any model. Rates that need labels
+are there where labels are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,29 +25,30 @@ from fairbound.auditing._text import (
     small_groups,
     threshold_hint,
 )
-from fairbound.columns._attributes import Coded
-from fairbound.metrics._counts import (
-    Counts,
+from fairbound.columns._column import Column
+from fairbound.columns._groups import group_numbers, near_equal_note
+from fairbound.columns._vectors import (
     as_binary,
-    as_numbers,
     as_vector,
     as_weights,
-    group_names,
     same_length,
 )
+from fairbound.metrics._counts import NAMES, WITHOUT_LABELS, Counts
 from fairbound.metrics._intervals import DRAWS, MANY_GROUPS, IntervalEstimate
-from fairbound.metrics._reference_gaps import ReferenceGap, reference_gaps
+from fairbound.metrics._reference_gaps import ERROR_RATES, ReferenceGap, reference_gaps
 from fairbound.metrics._roc import CalibrationBin
 from fairbound.metrics.fairness_metrics import (
+    METRICS,
     GroupPair,
     group_pairs,
     group_rates,
     largest_group,
     metric_intervals,
-    values,
 )
 
 SHOWN_GROUPS = 20  # by print(audit)
+# of all examples: smaller groups are not compared in an audit without labels (6 RCNY 5-301(d))
+SMALL_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class GroupAudit:
 
     name: str
     examples: int
-    # true_positives, ...: sums of weights, i.e. examples where there are none
+    # true_positives, ... (selected and not_selected without labels): sums of weights, i.e. examples
+    # where there are none
     counts: Mapping[str, float]
     rates: Mapping[str, IntervalEstimate]
     # by error rate; of compared groups
@@ -98,6 +100,12 @@ class Audit:
     rows: int = 0  # before that condition
     notes: tuple[str, ...] = ()  # caveats of the numbers
     parts: tuple[Audit, ...] = field(default=())  # of intersections: every attribute alone
+
+    @property
+    def labeled(self) -> bool:
+        """Whether there were labels; without them, rates and metrics that need labels are
+        absent."""
+        return not self.groups or "base_rate" in self.groups[0].rates
 
     @property
     def compared(self) -> tuple[GroupAudit, ...]:
@@ -157,7 +165,7 @@ def audit(
     names: Sequence[str] = (),
     attributes: Sequence[str] = ("group",),
     reference: str | None = None,
-    min_size: int = 0,
+    min_size: int | None = None,
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
@@ -167,68 +175,100 @@ def audit(
     """Audit predictions, or scores at a threshold, by group; columns are arrays, tensors, lists or
     columns of a frame.
 
-    Args:
-        labels: 0 or 1 for each example.
-        groups: text, or numbers 0, 1, ... (-1: none) with `names`.
-        predictions: 0 or 1 for each example; or give scores.
-        scores: the larger, the more likely label 1.
-        threshold: predictions are 1 where the score is at least this; 0.5 for scores between 0 and
-            1.
-        weights: survey weights.
-        reference: the group that the others are compared with; the largest if not given.
-        min_size: groups with fewer examples have rates, but no difference or ratio compares them.
-        level: of the intervals, whose bootstrap has `draws` samples; `intervals=False` is faster.
+    Without labels the audit has what needs none: selection rates, impact ratios (selection rate of
+    a group over that of the most selected group), the distances between scores.
 
-    >>> found = audit(
+    Args:
+        labels: (n,) 0 or 1 for each example; None: there are no labels.
+        groups: (n,) text, or numbers 0, 1, ... (-1: none) with `names`. Without labels, missing
+            values are in no group.
+        predictions: (n,) 0 or 1 for each example; None: they are made from `scores`.
+        scores: (n,) numbers, the larger, the more likely label 1; None: `predictions` are given.
+        threshold: predictions are 1 where the score is at least this. None: 0.5, for scores between
+            0 and 1; without labels, 1 is predicted above the median score of all examples.
+        weights: (n,) survey weights, how much of the population an example represents; None: 1.
+        names: of the groups 0, 1, ..., absent ones included; empty: their numbers.
+        attributes: names of the columns that define the groups.
+        reference: the group that the others are compared with. None: the largest one; without
+            labels, the most selected one of at least `min_size` examples.
+        min_size: groups with fewer examples have rates, but no difference or ratio compares them.
+            None: 0; without labels, 2 % of all examples.
+        level: of the intervals, between 0 and 1.
+        draws: samples of the bootstrap that gives the intervals.
+        seed: of the bootstrap; the same seed gives the same digits.
+        intervals: whether to compute intervals; False is faster.
+        source: where the examples come from, such as a file's name.
+
+    Returns:
+        The audit; `metrics` and `groups` hold its numbers, `notes` its caveats.
+
+    >>> audited = audit(
     ...     [1, 0, 1, 0], [0, 0, 1, 1], predictions=[1, 0, 0, 0], names=["A", "B"], draws=500
     ... )
-    >>> found.metrics["demographic_parity_difference"].value
+    >>> audited.metrics["demographic_parity_difference"].value
     0.5
-    >>> found.groups[1].rates["true_positive_rate"].value
+    >>> audited.groups[1].rates["true_positive_rate"].value
     0.0
+    >>> hired = audit(None, ["A"] * 4 + ["B"] * 4, predictions=[1, 1, 1, 0, 1, 0, 0, 0], draws=500)
+    >>> round(hired.groups[1].against_reference["positive_rate"].ratio.value, 3)
+    0.333
     """
-    g, names = _numbered(groups, names)
-    given = _checked(labels, g, predictions, scores, threshold, weights)
+    labeled = labels is not None
+    g, names = group_numbers(groups, names) if labeled else _known(groups, names)
+    examples = _checked(labels, g, predictions, scores, threshold, weights)
     counts = Counts.of(
-        given.labels, given.predictions, given.groups, weights=given.weights, names=names
+        examples.labels,
+        examples.predictions,
+        examples.groups,
+        weights=examples.weights,
+        names=names,
     )
-    reference = largest_group(counts) if reference is None else reference
-    settings: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-    min_size, small = _compared(counts, reference, min_size)
-    if intervals:
-        metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
-    else:
-        metrics = {
-            k: IntervalEstimate(value)
-            for k, value in values(counts, reference, min_size=min_size).items()
-        }
+    if min_size is None:
+        min_size = 0 if labeled else math.ceil(SMALL_SHARE * len(g))
+    min_size, notes = _compared(counts, min_size)
+    reference = _reference(counts, reference, min_size, labeled)
+    # without intervals, what needs draws gets few of them
+    settings: dict[str, Any] = {"level": level, "draws": draws if intervals else 10, "seed": seed}
+    metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
+    rates = group_rates(counts, level=level)
     if intervals and len(names) > MANY_GROUPS:
-        small = [
-            *small,
-            (
-                f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no"
-                " intervals"
-            ),
-        ]
-    rates = group_rates(counts, level=level, intervals=intervals)
-    gaps = reference_gaps(counts, reference, min_size=min_size, intervals=intervals, **settings)
-    notes = [*one_group(counts), *small, *one_sided(given.labels, given.predictions, given.scores)]
+        notes.append(
+            f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no"
+            " intervals"
+        )
+    if labeled:
+        notes += one_sided(examples.labels, examples.predictions, examples.scores)
+    else:
+        notes += _unlabeled(examples, len(g), by_median=threshold is None)
+        metrics = {
+            name: estimate
+            for name, estimate in metrics.items()
+            if set(METRICS[name].rates) <= {*WITHOUT_LABELS}
+        }
+        rates = {name: rates[name] for name in WITHOUT_LABELS}
+    if alike := near_equal_note(names, " x ".join(attributes)):
+        notes.append(alike)
+    compared_rates: Sequence[str] = ERROR_RATES if labeled else WITHOUT_LABELS
+    gaps = reference_gaps(counts, reference, compared_rates, min_size=min_size, **settings)
     scored = ScoreAudit([{} for _ in names])
-    if given.scores is not None:
+    if examples.scores is not None:
         scored = audit_scores(
-            given.scores,
-            given.labels,
-            given.groups,
-            given.weights,
+            examples.scores,
+            examples.labels if labeled else None,
+            examples.groups,
+            examples.weights,
             counts,
             reference,
             min_size,
             settings,
-            intervals,
         )
+    if not intervals:
+        metrics, rates, gaps = values_only(metrics), values_only(rates), values_only(gaps)
+        scored.metrics, scored.groups = values_only(scored.metrics), values_only(scored.groups)
+    pairs = {name: pair for name, pair in group_pairs(counts, min_size).items() if name in metrics}
     return Audit(
         attributes=tuple(attributes),
-        examples=len(given.labels),
+        examples=len(examples.labels),
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
@@ -236,64 +276,117 @@ def audit(
             GroupAudit(
                 name,
                 size,
-                {
-                    "true_positives": tp,
-                    "false_positives": fp,
-                    "true_negatives": tn,
-                    "false_negatives": fn,
-                },
-                {rate: of_groups[i] for rate, of_groups in rates.items()},
+                _cells(table, labeled),
+                {rate: estimates[i] for rate, estimates in rates.items()},
                 gaps.get(name, {}),
                 **scored.groups[i],
             )
-            for i, (name, size, ((tn, fp), (fn, tp))) in enumerate(
+            for i, (name, size, table) in enumerate(
                 zip(counts.names, counts.sizes().tolist(), counts.weight.tolist(), strict=True)
             )
         ),
-        pairs=group_pairs(counts, min_size) | scored.pairs,
+        pairs=pairs | scored.pairs,
         min_size=min_size,
-        threshold=given.threshold,
+        threshold=examples.threshold,
         bins=scored.bins,
         probabilities=scored.probabilities,
         dropped=int((g < 0).sum()),
         weighted=weights is not None,
         source=source,
-        notes=(*notes, *scored.notes),
+        notes=(*one_group(counts), *notes, *scored.notes),
     )
 
 
-def _compared(counts: Counts, reference: str, min_size: int) -> tuple[int, list[str]]:
+def values_only(measured: Any) -> Any:
+    """The same numbers without their intervals; then no difference is beyond chance."""
+    if isinstance(measured, IntervalEstimate):
+        return IntervalEstimate(measured.value)
+    if isinstance(measured, ReferenceGap):
+        return ReferenceGap(values_only(measured.difference), values_only(measured.ratio), False)
+    if isinstance(measured, CalibrationBin):
+        return measured._replace(rate=values_only(measured.rate))
+    if isinstance(measured, Mapping):
+        return {name: values_only(part) for name, part in measured.items()}
+    if isinstance(measured, list | tuple):
+        return type(measured)(map(values_only, measured))
+    return measured
+
+
+def _cells(table: Sequence[Sequence[float]], labeled: bool) -> dict[str, float]:
+    """The counts of a group by name, from its table [label][prediction]."""
+    (tn, fp), (fn, tp) = table
+    if not labeled:
+        return {"selected": fp, "not_selected": tn}
+    return {
+        "true_positives": tp,
+        "false_positives": fp,
+        "true_negatives": tn,
+        "false_negatives": fn,
+    }
+
+
+def _compared(counts: Counts, min_size: int) -> tuple[int, list[str]]:
     """The size of groups that are compared, which is 0 where fewer than two reach it, and notes on
     the small ones."""
+    sizes = counts.sizes()
+    if int((sizes >= max(min_size, 1)).sum()) >= 2:
+        return min_size, small_groups(counts, min_size)
+    notes = small_groups(counts, 0)
+    if min_size > 1 and int((sizes > 0).sum()) > 1:
+        notes.insert(
+            0,
+            f"fewer than two groups have `min_size={min_size}` examples, so that all groups are"
+            " compared",
+        )
+    return 0, notes
+
+
+def _reference(counts: Counts, reference: str | None, min_size: int, labeled: bool) -> str:
+    """The group that the others are compared with."""
+    if reference is None and labeled:
+        return largest_group(counts)
+    sizes = counts.sizes()
+    if reference is None:
+        selected = counts.rates().values[NAMES.index("positive_rate")]
+        compared = (sizes >= max(min_size, 1)) & (counts.weight.sum((1, 2)) > 0)
+        return counts.names[int(torch.where(compared, selected, -1.0).argmax())]
     if reference not in counts.names:
         raise ValueError(
             f"no group is called {reference!r}; {did_you_mean(reference, counts.names)}"
         )
-    sizes = counts.sizes()
-    if int((sizes >= max(min_size, 1)).sum()) < 2:
-        too_few = min_size > 1 and int((sizes > 0).sum()) > 1
-        note = (
-            f"fewer than two groups have {min_size} examples (--min-size), so that all groups are"
-            " compared"
-        )
-        return 0, [*([note] if too_few else []), *small_groups(counts, 0)]
     size = int(sizes[counts.names.index(reference)])
     if size < min_size:
         raise ValueError(
             f"the reference group {reference!r} has {counted(size, 'example')}, and only groups of"
-            f" {min_size} or more are compared; name another one (--reference), or lower --min-size"
+            f" {min_size} or more are compared; name another `reference`, or lower `min_size`"
         )
-    return min_size, small_groups(counts, min_size)
+    return reference
+
+
+def _unlabeled(examples: _Examples, rows: int, by_median: bool) -> list[str]:
+    """Notes on an audit without labels: examples in no group, and what is predicted 1."""
+    notes = []
+    unknown = rows - len(examples.groups)
+    if unknown:
+        notes.append(
+            f"{unknown:,} of {counted(rows, 'example')} lack a group (unknown): they are in no rate"
+        )
+    if by_median and examples.threshold is not None:
+        notes.append(
+            "1 is predicted for scores above the median of all examples,"
+            f" {examples.threshold:g}: positive rates are scoring rates"
+        )
+    return notes
 
 
 class _Examples(NamedTuple):
-    """Those that are in a group."""
+    """The examples that are in a group."""
 
-    labels: Tensor
-    predictions: Tensor
-    groups: Tensor
-    scores: Tensor | None
-    weights: Tensor | None
+    labels: Tensor  # (n,) zeros where there are none
+    predictions: Tensor  # (n,)
+    groups: Tensor  # (n,)
+    scores: Tensor | None  # (n,)
+    weights: Tensor | None  # (n,)
     threshold: float | None  # of scores
 
 
@@ -309,29 +402,48 @@ def _checked(
         raise ValueError("an audit needs either predictions or scores, one of the two")
     if threshold is not None and math.isnan(threshold):
         raise ValueError("the threshold is NaN: every score would count as below it")
-    y, inside = as_binary(labels, "labels"), groups >= 0
-    same_length(labels=y, groups=groups)
+    y = torch.zeros_like(groups) if labels is None else as_binary(labels, "labels")
+    decided = None if predictions is None else as_binary(predictions, "predictions")
+    score = None if scores is None else as_vector(scores)
+    w = None if weights is None else as_weights(weights)
+    columns = {
+        "labels": None if labels is None else y,
+        "groups": groups,
+        "predictions": decided,
+        "scores": score,
+        "weights": w,
+    }
+    same_length(**{name: column for name, column in columns.items() if column is not None})
+    inside = groups >= 0
     if not bool(inside.any()):
         raise ValueError("no example belongs to a group: there is nothing to audit")
-    score = None if scores is None else as_vector(scores)
-    # a float32 score is compared as such: 0.7 in float32 is below 0.7 in float64
-    if score is None:
-        made, threshold = as_binary(predictions, "predictions"), None
-    else:
-        same_length(labels=y, scores=score)
-        threshold = _usual_threshold(score[inside]) if threshold is None else threshold
-        made = (score >= threshold).long()
-    w = None if weights is None else as_weights(weights)
-    same_length(
-        **{"labels": y, "predictions" if score is None else "scores": made},
-        weights=y if w is None else w,
-    )
     if w is not None and float(w[inside].sum()) == 0:
         raise ValueError("all weights are 0: there is nothing to audit")
-    score = None if score is None else score[inside].double()
-    return _Examples(
-        y[inside], made[inside], groups[inside], score, None if w is None else w[inside], threshold
-    )
+    if score is None:
+        threshold = None
+    else:
+        if threshold is None and labels is None:
+            score = score.double()  # float32 would round the next number above the median to it
+            threshold = math.nextafter(_median(score, w), math.inf)
+        elif threshold is None:
+            threshold = _usual_threshold(score[inside])
+        # a float32 score is compared as such: 0.7 in float32 is below 0.7 in float64
+        decided = (score >= threshold).long()
+        score = score[inside].double()
+    assert decided is not None
+    weight = None if w is None else w[inside]
+    return _Examples(y[inside], decided[inside], groups[inside], score, weight, threshold)
+
+
+def _median(score: Tensor, weights: Tensor | None) -> float:
+    """The middle of all scores: of an even number, the mean of the middle two."""
+    if not bool(torch.isfinite(score).all()):
+        raise ValueError("scores are NaN or infinite, so that their median is not known")
+    sorted_scores, order = score.sort()
+    w = torch.ones_like(score) if weights is None else weights[order]
+    below = w.cumsum(0) / w.sum()
+    middle = [int(torch.searchsorted(below, 0.5, right=right)) for right in (False, True)]
+    return float(sorted_scores[middle].mean())
 
 
 def _usual_threshold(score: Tensor) -> float:
@@ -345,15 +457,9 @@ def _usual_threshold(score: Tensor) -> float:
     )
 
 
-def _numbered(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
-    """Groups as numbers; text and booleans are numbered in their order and name themselves."""
-    array = groups if isinstance(groups, Tensor) else np.asarray(groups)
-    kind = (
-        "b" if array.dtype is torch.bool else "i" if isinstance(array, Tensor) else array.dtype.kind
-    )
-    if kind in "OUSb" and not names:
-        column = np.asarray(array)
-        attribute = Coded.of("group", column)
-        return torch.from_numpy(attribute.levels(column)), attribute.labels
-    numbers = as_numbers(array)
-    return numbers, group_names(numbers, names)
+def _known(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:
+    """Groups as numbers, where a missing value is in none."""
+    if not names and not isinstance(groups, Tensor):
+        column = Column.of(groups, "groups")
+        names = column.factorized()[1] if column.kind == "text" else ()
+    return group_numbers(groups, names)

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound._utils.sentences import counted
-from fairbound.columns._attributes import is_missing
+from fairbound._utils.sentences import counted, listed
+from fairbound.columns._column import Column
+from fairbound.columns._groups import group_numbers
+from fairbound.columns._vectors import as_binary, as_vector, as_weights, same_length
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._statistics import HardClass, positive
-from fairbound.metrics._counts import as_binary, as_numbers, as_vector, as_weights, same_length
 
 MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewness are too uncertain
 
@@ -47,13 +48,9 @@ class HeldOut(NamedTuple):
             raise ValueError(
                 "a verdict needs values; give losses=, predictions= (decisions) or outputs="
             )
-        columns = (
-            dict(groups)
-            if isinstance(groups, Mapping)
-            else {}
-            if groups is None
-            else {"groups": groups}
-        )
+        if hasattr(groups, "columns"):  # a data frame
+            groups = {str(name): groups[name] for name in groups.columns}
+        columns = dict(groups) if isinstance(groups, Mapping) else {"groups": groups}
         known = {name: column for name, column in (given | columns).items() if column is not None}
         same_length(**known)
         if given["weight"] is None:
@@ -100,21 +97,20 @@ class HeldOut(NamedTuple):
         """(n,) the group 0, 1, ... of every example in the constraint's column, -1 for none."""
         if all(cell.group is None for cell in constraint.cells.items):
             return torch.zeros(self.size, dtype=torch.int64)
-        column = self._column(constraint)
-        array = column.detach().cpu().numpy() if isinstance(column, Tensor) else np.asarray(column)
-        if array.dtype.kind in "OUS":
-            return _from_text(array, constraint)
-        codes = as_numbers(array.astype(np.int64) if array.dtype.kind == "b" else array)
-        if (
-            constraint.cells.groups is not None
-            and codes.numel()
-            and int(codes.max()) >= constraint.cells.groups
-        ):
+        named = {cell.group_name: cell.group for cell in constraint.cells.items}
+        numbers = {name: group for name, group in named.items() if group is not None}
+        column = Column.of(self._column(constraint), f"groups of {constraint.names[0]!r}")
+        if column.kind != "text":
+            return _checked_numbers(group_numbers(column)[0], constraint)
+        # where the constraint names some groups only (the recall of B), others may have any name
+        some = len(numbers) != constraint.cells.groups
+        places, _ = group_numbers(column, list(numbers), others_are_none=some)
+        if some and bool((places < 0).all()):
             raise ValueError(
-                f"groups must be 0 to {constraint.cells.groups - 1}, or -1 for none, found"
-                f" {int(codes.max())} for the constraint {constraint.names[0]!r}"
+                f"no example belongs to {listed(list(numbers))}; there is"
+                f" {listed(column.factorized()[1])}"
             )
-        return codes
+        return torch.tensor([*numbers.values(), -1])[places]
 
     def _column(self, constraint: Constraint) -> Any:
         if self.groups is None:
@@ -164,28 +160,14 @@ def _logits(outputs: Any) -> Tensor:
     return tensor
 
 
-def _from_text(array: np.ndarray[Any, Any], constraint: Constraint) -> Tensor:
-    """Groups by their names in the constraint; a missing one is none."""
-    names = {
-        cell.group_name: cell.group for cell in constraint.cells.items if cell.group is not None
-    }
-    text, codes = array.astype(str), np.full(len(array), -1, dtype=np.int64)
-    for name, code in names.items():
-        codes[text == name] = code
-    unknown = text[(codes < 0) & ~is_missing(array)].tolist()
-    # where the constraint names some groups only (the recall of B), the others may have any name
-    if unknown and len(names) == constraint.cells.groups:
+def _checked_numbers(numbers: Tensor, constraint: Constraint) -> Tensor:
+    groups = constraint.cells.groups
+    if groups is not None and numbers.numel() and int(numbers.max()) >= groups:
         raise ValueError(
-            f"{len(unknown)} examples belong to groups such as {unknown[0]!r}, and the constraint"
-            f" {constraint.names[0]!r} has {', '.join(list(names)[:6])}; name all groups in the"
-            " constraint, or mark examples of no group as missing"
+            f"groups must be 0 to {groups - 1}, or -1 for none, found {int(numbers.max())} for the"
+            f" constraint {constraint.names[0]!r}"
         )
-    if unknown and not (codes >= 0).any():
-        raise ValueError(
-            f"no example belongs to {', '.join(names)}; there is"
-            f" {', '.join(sorted(set(unknown))[:6])}"
-        )
-    return torch.from_numpy(codes)
+    return numbers
 
 
 # Cells --------------------------------------------------------------------------------------------

@@ -13,19 +13,19 @@ from torch import Tensor
 from fairbound.auditing._text import no_probabilities, not_compared
 from fairbound.metrics._counts import Counts
 from fairbound.metrics._group_losses import Losses, group_loss_intervals, loss_gaps
-from fairbound.metrics._intervals import FEWEST, IntervalEstimate
+from fairbound.metrics._intervals import IntervalEstimate
 from fairbound.metrics._roc import (
-    Ranked,
     auc,
     auc_difference,
     auc_intervals,
     calibration,
     histograms,
+    roc_curve,
 )
-from fairbound.metrics._wasserstein import Scores, distances, farthest_groups
+from fairbound.metrics._scores import Scores
+from fairbound.metrics._wasserstein import DRAWS, largest_w1, largest_wd
 from fairbound.metrics.fairness_metrics import GroupPair
 
-FEWEST_DRAWS = 10
 # groups, the largest, whose score histograms, ROC curves and calibration are kept
 MAX_CURVES = 1_000
 
@@ -43,153 +43,104 @@ class ScoreAudit:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """What is audited; every example is in a group."""
-
-    score: Tensor  # (n,)
-    labels: Tensor  # (n,)
-    groups: Tensor  # (n,)
-    weights: Tensor | None  # (n,)
-    counts: Counts
-    large: Tensor  # (G,) whether the group has enough examples to be compared
-    reference: str
-    settings: Mapping[str, Any]  # of intervals
-
-    @property
-    def named(self) -> dict[str, Any]:
-        return {"weights": self.weights, "names": self.counts.names}
-
-
 def audit_scores(
     score: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     groups: Tensor,
     weights: Tensor | None,
     counts: Counts,
     reference: str,
     min_size: int,
     settings: Mapping[str, Any],
-    intervals: bool = True,
 ) -> ScoreAudit:
-    """All of it. Groups with fewer than `min_size` examples are compared with none."""
-    if not intervals:  # what needs draws gets few of them, and all intervals are taken away
-        settings = {**settings, "draws": FEWEST_DRAWS}
+    """Audit the scores (n,) of examples that are all in a group.
+
+    Args:
+        score: (n,) float64.
+        labels: (n,) 0 or 1; None: there are none, and what needs them is left out.
+        groups: (n,) numbers of groups.
+        weights: (n,); None: 1.
+        counts: of the groups, for their names and sizes.
+        reference: name of the group that the others are compared with.
+        min_size: groups with fewer examples are compared with none.
+        settings: level, draws and seed of the intervals.
+    """
     large = counts.sizes() >= min_size
-    scored = _Scored(score, labels, groups, weights, counts, large, reference, settings)
-    audit = ScoreAudit([{} for _ in counts.names])
-    _add_distances(audit, scored, intervals)
-    _add_auc(audit, scored)
-    _add_curves(audit, scored)
+    scores = Scores.of(score, groups, labels, weights=weights, names=counts.names)
+    # gaps skip groups with few examples
+    compared = scores._replace(examples=scores.examples * large[scores.groups])
+    audit = ScoreAudit([{} for _ in counts.names], notes=not_compared(counts, min_size))
+    _add_distances(audit, compared, counts, reference, settings)
+    drawn = sorted(counts.sizes().argsort(descending=True, stable=True)[:MAX_CURVES].tolist())
+    audit.bins, shares = histograms(scores.only(drawn))
+    for g, share in zip(drawn, shares, strict=True):
+        audit.groups[g]["histogram"] = share
     why_not = no_probabilities(score)
     audit.probabilities = not why_not
+    if labels is None:
+        return audit
+    areas = auc(scores)
+    _add_to_groups(audit, "auc", auc_intervals(areas, settings["level"]))
+    audit.metrics["auc_difference"], pair = auc_difference(compared, areas, **settings)
+    _add_pair(audit, "auc_difference", "auc", pair, areas.value, counts)
+    for g, bins in zip(drawn, calibration(scores.only(drawn), settings["level"]), strict=True):
+        audit.groups[g] |= {"calibration": bins, "roc": roc_curve(scores, g)}
     if why_not:
-        audit.notes.append(why_not)
-    else:
-        _add_losses(audit, scored)
-    audit.notes += not_compared(counts, min_size)
-    if not intervals:
-        audit.metrics = {
-            name: IntervalEstimate(estimate.value) for name, estimate in audit.metrics.items()
-        }
-        for group in audit.groups:
-            for name in ("auc", "loss", "calibration_gap"):
-                if name in group:
-                    group[name] = IntervalEstimate(group[name].value)
-            bins = group.get("calibration", ())
-            group["calibration"] = tuple(
-                each._replace(rate=IntervalEstimate(each.rate.value)) for each in bins
-            )
+        audit.notes.insert(0, why_not)
+        return audit
+    for name, metric, measured in (
+        ("loss", "largest_loss_gap", _cross_entropy(score, labels)),
+        ("calibration_gap", "calibration_difference", score - labels.double()),
+    ):
+        losses = Losses.of(measured, groups, weights=weights, names=counts.names)
+        losses = replace(losses, examples=losses.examples * large)
+        _add_to_groups(audit, name, group_loss_intervals(losses, **settings))
+        gaps = loss_gaps(losses, reference, **settings)
+        audit.metrics |= gaps if name == "loss" else {metric: gaps["largest_loss_gap"]}
+        usable = losses.comparable().nonzero().flatten().tolist()
+        ends = None
+        if len(usable) > 1:
+            mean = losses.mean[usable]
+            ends = usable[int(mean.argmax())], usable[int(mean.argmin())]
+        _add_pair(audit, metric, name, ends, losses.mean, counts)
     return audit
 
 
-def _add_distances(audit: ScoreAudit, of: _Scored, intervals: bool) -> None:
-    compared = (
-        of.groups if bool(of.large.all()) else torch.where(of.large[of.groups], of.groups, -1)
-    )
-    scores = Scores.of(of.score, compared, **of.named)
-    few = {} if intervals else {"draws": FEWEST_DRAWS}
-    audit.metrics |= distances(
-        scores, of.reference, level=of.settings["level"], seed=of.settings["seed"], **few
-    )
-    pair = farthest_groups(scores)
+def _add_distances(
+    audit: ScoreAudit,
+    scores: Scores,
+    counts: Counts,
+    reference: str,
+    settings: Mapping[str, Any],
+) -> None:
+    resampling = {**settings, "draws": min(DRAWS, settings["draws"])}
+    audit.metrics["w1"], pair = largest_w1(scores, **resampling)
+    audit.metrics["wd"] = largest_wd(scores, reference, **resampling)
+    weights = scores.weights.sum(0)
+    means = scores.total(weights * scores.values) / scores.total(weights)
+    if pair is not None and means[pair[0]] < means[pair[1]]:
+        pair = pair[::-1]
+    _add_pair(audit, "w1", "mean_score", pair, means, counts)
+
+
+def _add_to_groups(audit: ScoreAudit, name: str, estimates: Sequence[IntervalEstimate]) -> None:
+    for group, estimate in zip(audit.groups, estimates, strict=True):
+        group[name] = estimate
+
+
+def _add_pair(
+    audit: ScoreAudit,
+    metric: str,
+    compared: str,
+    pair: tuple[int, int] | None,
+    values: Tensor,
+    counts: Counts,
+) -> None:
+    """The two groups behind a metric, the one with the higher of the values (G,) first."""
     if pair is not None:
-        means = {
-            g: float((values * w).sum() / w.sum())
-            for g in pair
-            for values, w in [scores.of_group(g)]
-        }
-        audit.pairs["w1"] = _pair(
-            "mean_score", pair if means[pair[0]] >= means[pair[1]] else pair[::-1], means, of
-        )
-
-
-def _add_auc(audit: ScoreAudit, of: _Scored) -> None:
-    ranked = Ranked.of(of.score, of.labels, of.groups, **of.named)
-    areas = auc(ranked)
-    for group, estimate in zip(
-        audit.groups, auc_intervals(areas, of.settings["level"]), strict=True
-    ):
-        group["auc"] = estimate
-    among = ranked._replace(examples=ranked.examples * of.large)
-    audit.metrics["auc_difference"], pair = auc_difference(among, areas, **of.settings)
-    if pair is not None:
-        audit.pairs["auc_difference"] = _pair("auc", pair, areas.value, of)
-    for i in _largest(of.counts, MAX_CURVES):
-        audit.groups[i]["roc"] = ranked.curve(i)
-
-
-def _add_curves(audit: ScoreAudit, of: _Scored) -> None:
-    drawn = _largest(of.counts, MAX_CURVES)
-    number = torch.full((len(of.counts.names),), -1)
-    number[torch.tensor(drawn)] = torch.arange(len(drawn))
-    numbers = number[of.groups]
-    inside = numbers >= 0
-    score, g, w = (
-        of.score[inside],
-        numbers[inside],
-        None if of.weights is None else of.weights[inside],
-    )
-    audit.bins, shares = histograms(score, g, w, len(drawn))
-    bins = calibration(score, of.labels[inside], g, w, len(drawn), of.settings["level"])
-    for i, share, calibrated in zip(drawn, shares, bins, strict=True):
-        audit.groups[i] |= {"histogram": share, "calibration": calibrated}
-
-
-def _add_losses(audit: ScoreAudit, of: _Scored) -> None:
-    """Mean losses, and the means of score minus label, which are the group's gap in calibration."""
-    for name, metric, values in (
-        ("loss", "largest_loss_gap", _cross_entropy(of.score, of.labels)),
-        ("calibration_gap", "calibration_difference", of.score - of.labels.double()),
-    ):
-        losses = Losses.of(values, of.groups, **of.named)
-        # gaps skip groups with few examples
-        losses = replace(losses, examples=losses.examples * of.large)
-        gaps = loss_gaps(losses, of.reference, **of.settings)
-        audit.metrics |= gaps if name == "loss" else {metric: gaps["largest_loss_gap"]}
-        for group, estimate in zip(
-            audit.groups, group_loss_intervals(losses, **of.settings), strict=True
-        ):
-            group[name] = estimate
-        usable = ((losses.examples >= FEWEST) & (losses.weight > 0)).nonzero().flatten()
-        if len(usable) > 1:
-            mean = losses.mean[usable]
-            pair = int(usable[int(mean.argmax())]), int(usable[int(mean.argmin())])
-            audit.pairs[metric] = _pair(name, pair, losses.mean, of)
-
-
-def _pair(
-    name: str, pair: Sequence[int], values: Mapping[int, float] | Tensor, of: _Scored
-) -> GroupPair:
-    sizes = of.counts.sizes()
-    high, low = ((of.counts.names[i], float(values[i]), int(sizes[i])) for i in pair)
-    return GroupPair(name, *high, *low)
-
-
-def _largest(counts: Counts, most: int) -> list[int]:
-    """The groups with the most examples, in their order."""
-    order = counts.sizes().argsort(descending=True, stable=True)[:most]
-    return sorted(order.tolist())
+        sizes = counts.sizes()
+        high, low = ((counts.names[g], float(values[g]), int(sizes[g])) for g in pair)
+        audit.pairs[metric] = GroupPair(compared, *high, *low)
 
 
 def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._layouts import GroupedLayout, Term
 from fairbound.data._dataset import Dataset, Split
 from fairbound.metrics._counts import Counts
-from fairbound.metrics._wasserstein import Scores, w1, wd
+from fairbound.metrics._scores import Scores
+from fairbound.metrics._wasserstein import w1, wd
 from fairbound.training._compile import Compiler
 from fairbound.training._records import Record
 
@@ -271,7 +272,7 @@ def _of_scores(
         "w1": [w1(probabilities, 0, g) for g in others],
         "wd": [_number(wd(probabilities, 0, g)) for g in others],
         "wd_logits": [_number(wd(raw, 0, g)) for g in others],
-        "histogram": _histogram(probabilities.values, groups, len(names)),
+        "histogram": _histogram(torch.sigmoid(logits).double().cpu(), groups.cpu(), len(names)),
     }
 
 

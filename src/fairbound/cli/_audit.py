@@ -41,13 +41,16 @@ def audit_command(
         str,
         typer.Argument(help="CSV or parquet file with labels, predictions or scores, and groups."),
     ],
-    label: Annotated[str, typer.Option(help="Column of the true labels.")],
     group: Annotated[
         str,
         typer.Option(
             help="Protected columns, e.g. race,sex; in bands: age:25:65; one level: race=1."
         ),
     ],
+    label: Annotated[
+        str | None,
+        typer.Option(help="Column of the true labels; without it, selection rates are audited."),
+    ] = None,
     score: Annotated[
         str | None, typer.Option(help="Column of scores (probabilities of label 1, or any scale).")
     ] = None,
@@ -55,7 +58,7 @@ def audit_command(
         float | None,
         typer.Option(
             help="Scores of at least this are predicted 1.",
-            show_default="0.5, for scores between 0 and 1",
+            show_default="0.5, for scores between 0 and 1; without labels, above the median",
         ),
     ] = None,
     prediction: Annotated[
@@ -91,11 +94,13 @@ def audit_command(
         typer.Option(help="Group that the others are compared to.", show_default="the largest"),
     ] = None,
     min_size: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=0, help="Groups with fewer examples are listed, but compared with no other."
+            min=0,
+            help="Groups with fewer examples are listed, but compared with no other.",
+            show_default="50; without labels, 2 % of the examples",
         ),
-    ] = 50,
+    ] = None,
     where: Annotated[
         str, typer.Option(help="Only rows that meet this condition: \"race in ('A', 'B')\".")
     ] = "",
@@ -150,14 +155,16 @@ def audit_command(
     """
     from fairbound.auditing._audited_columns import audit_columns
     from fairbound.auditing._comparisons import compare
+    from fairbound.columns._read import MISSING_MARKS, read_columns
     from fairbound.columns._rows import names_in
     from fairbound.data._attributes import one_by_one
-    from fairbound.data._readers import MISSING_MARKS, read_columns
 
     if (score is None) == (prediction is None):
         raise ValueError("give either --score or --prediction: the column that the model made")
     if threshold is not None and score is None:
         raise ValueError("--threshold is for scores (--score); predictions are taken as they are")
+    if label is None and html_out is not None:
+        raise ValueError("the page is about errors and needs --label; --json and --csv do not")
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
     outputs = [out for out in (json_out, html_out, csv_out) if out is not None]
@@ -175,7 +182,7 @@ def audit_command(
         "weight": weight,
         "positive": positive,
         "drop_missing": drop_missing,
-        "min_size": min_size,
+        "min_size": 50 if min_size is None and label is not None else min_size,
         "where": where,
         "reference": reference,
         "level": level,
@@ -275,17 +282,19 @@ def _set_threads(threads: int | None, files: Sequence[str]) -> bool:
 
 def group_table(found: Audit) -> tuple[list[str], list[list[Any]]]:
     """Headings and rows of the table of groups, for CSV."""
+    from fairbound.metrics._counts import WITHOUT_LABELS
     from fairbound.metrics._reference_gaps import ERROR_RATES, NOT_COMPARED
 
+    compared = ERROR_RATES if found.labeled else WITHOUT_LABELS
     rates = list(found.groups[0].rates) if found.groups else []
     counts = list(found.groups[0].counts) if found.groups else []
     names = [
         *rates,
-        *(f"{rate}_{kind}" for rate in ERROR_RATES for kind in ("difference", "ratio")),
+        *(f"{rate}_{kind}" for rate in compared for kind in ("difference", "ratio")),
     ]
     rows = []
     for group in found.groups:
-        gaps = [group.against_reference.get(rate, NOT_COMPARED)[:2] for rate in ERROR_RATES]
+        gaps = [group.against_reference.get(rate, NOT_COMPARED)[:2] for rate in compared]
         measured = [
             *(group.rates[rate] for rate in rates),
             *(estimate for gap in gaps for estimate in gap),
@@ -315,7 +324,11 @@ def _show(found: Audit, console: Console, top: int) -> None:
     by = plain(" x ".join(found.attributes))
     counts = f"{counted(found.examples, 'example')}, {counted(len(found.groups), 'group')} by {by}"
     console.print(f"[bold]{plain(found.source)}[/]: {counts}; {made}{weighted}")
-    for answer in answers(found):
+    for part in () if found.labeled else (found, *found.parts):
+        console.print(_selection_grid(part, top))
+        if part.dropped:
+            console.print(f"unknown: {counted(part.dropped, 'example')} in no group")
+    for answer in answers(found) if found.labeled else ():
         rate = answer.rate.replace("_", " ")
         console.print(
             f"[bold]{answer.title}: {answer.among} who are {answer.fate} ({rate})[/]",
@@ -323,9 +336,10 @@ def _show(found: Audit, console: Console, top: int) -> None:
         )
         console.print(_answer_grid(found, answer, top))
         console.print(plain(answer.sentence), highlight=False)
-    if not answers(found):
-        console.print("no error rate is defined here: see the notes")
-    console.print(_groups_grid(found, top))
+    if found.labeled:
+        if not answers(found):
+            console.print("no error rate is defined here: see the notes")
+        console.print(_groups_grid(found, top))
     hidden = len(found.groups) - top
     if hidden > 0:
         console.print(
@@ -347,7 +361,7 @@ def _show(found: Audit, console: Console, top: int) -> None:
             "* beyond chance, with all groups counted; an interval is for one group alone",
             soft_wrap=True,
         )
-    for part in found.parts:
+    for part in found.parts if found.labeled else ():
         console.print(_part_line(part), highlight=False)
     for note in found.notes:
         console.print(f"[yellow]Note:[/] {plain(note)}", highlight=False)
@@ -375,6 +389,36 @@ def _answer_grid(found: Audit, answer: Answer, top: int) -> Grid:
             rate,
             _ended(gap.difference, "+.1f", 100) + star,
             _ended(gap.ratio, ".2f"),
+        )
+    return grid
+
+
+def _selection_grid(found: Audit, top: int) -> Grid:
+    """Selection rates and impact ratios by group, for an audit without labels."""
+    from fairbound.metrics._reference_gaps import NOT_COMPARED
+
+    by = plain(" x ".join(found.attributes))
+    title = f"Selection rates and impact ratios by {by}"
+    grid = Grid(
+        box=None, padding=(0, 1, 0, 0), title=title, title_justify="left", title_style="bold"
+    )
+    grid.add_column("group", overflow="fold")
+    level = plain(f" [{100 * found.level:g}%]") if has_intervals(found) else ""
+    for heading in ("examples", "selected", f"rate, %{level}", f"impact ratio{level}"):
+        grid.add_column(heading, justify="right")
+    for group in sorted(found.groups, key=lambda group: -group.examples)[:top]:
+        gap = group.against_reference.get("positive_rate", NOT_COMPARED)
+        ratio = _ended(gap.ratio, ".3f")
+        if group.name == found.reference:
+            ratio = "1.000 (reference)"
+        elif group not in found.compared:
+            ratio = "small: not compared"
+        grid.add_row(
+            plain(group.name),
+            f"{group.examples:,}",
+            f"{group.counts['selected']:,.0f}",
+            _ended(group.rates["positive_rate"], ".1f", 100),
+            ratio,
         )
     return grid
 

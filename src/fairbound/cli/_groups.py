@@ -85,9 +85,9 @@ def _columns(
     source: str, label: str | None, positive: str | None, folder: Path | None
 ) -> tuple[dict[str, Any], Any, str]:
     """The columns, the label as 0 and 1 (None where there is none), and the source's name."""
-    from fairbound.columns._attributes import column_named
+    from fairbound.columns._column import column_named
     from fairbound.columns._labels import binary
-    from fairbound.data._readers import read_columns
+    from fairbound.columns._read import read_columns
     from fairbound.data._sources import load
     from fairbound.data._table import is_census
 

@@ -1,4 +1,5 @@
-"""Columns of the user: numbers, text, 0/1 labels, groups."""
+"""The border with the user: columns of any kind become numbers, 0 and 1, groups; files become
+columns."""
 
 from fairbound.columns._attributes import (
     Against,
@@ -8,5 +9,22 @@ from fairbound.columns._attributes import (
     Grouping,
     Intersection,
 )
+from fairbound.columns._column import Column
+from fairbound.columns._groups import group_numbers
+from fairbound.columns._labels import binary, binary_like, two_values
+from fairbound.columns._read import read_columns
 
-__all__ = ["Against", "Attribute", "Banded", "Coded", "Grouping", "Intersection"]
+__all__ = [
+    "Against",
+    "Attribute",
+    "Banded",
+    "Coded",
+    "Column",
+    "Grouping",
+    "Intersection",
+    "binary",
+    "binary_like",
+    "group_numbers",
+    "read_columns",
+    "two_values",
+]

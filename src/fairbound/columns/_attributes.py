@@ -9,12 +9,10 @@ data; only those that occur in the rows at hand are ever built.
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -22,12 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbound._utils.sentences import did_you_mean, marked_rows
+from fairbound._utils.sentences import did_you_mean, listed, marked_rows
+from fairbound.columns._column import Column, column_named, names_of, text_among_numbers
 
 LARGEST_KEY = 2**63 - 1
 OTHER = "(other)"
 MISSING = "(missing)"
-Column = NDArray[Any]  # (rows,) numbers, booleans or text
+Levels = NDArray[np.int64]  # (rows,) the level of every row
 
 
 class Attribute(ABC):
@@ -37,8 +36,8 @@ class Attribute(ABC):
     labels: tuple[str, ...]  # of the levels, in order
 
     @abstractmethod
-    def levels(self, column: Column) -> NDArray[np.int64]:
-        """The level, 0 to size - 1, of every row."""
+    def levels(self, column: Any) -> Levels:
+        """The level, 0 to size - 1, of every row of a column."""
 
     @property
     def size(self) -> int:
@@ -66,64 +65,43 @@ class Coded(Attribute):
             raise ValueError(f"{self.name} has a code twice")
 
     @staticmethod
-    def of(name: str, column: Column) -> Coded:
+    def of(name: str, column: Any) -> Coded:
         """The levels that occur in a column, in ascending order; missing values are a separate
         level."""
-        missing = is_missing(column)
-        known = column[~missing]
-        codes = (
-            sorted(set(known.tolist())) if known.dtype.kind == "O" else np.unique(known).tolist()
-        )
-        labels = [f"{code:g}" if isinstance(code, float) else str(code) for code in codes]
-        if missing.any():
+        column = Column.of(column, name)
+        codes = column.factorized()[1]
+        labels = names_of(codes)
+        if column.missing.any():
             codes, labels = [*codes, None], [*labels, MISSING]
         return Coded(name, tuple(codes), tuple(labels))
 
-    def levels(self, column: Column) -> NDArray[np.int64]:
-        missing = is_missing(column)
-        levels = np.full(
-            len(column), self.codes.index(None) if None in self.codes else -1, dtype=np.int64
-        )
-        levels[~missing] = self._translated(column[~missing])
+    def levels(self, column: Any) -> Levels:
+        column = Column.of(column, self.name)
+        codes, values = column.factorized()
+        place = {code: level for level, code in enumerate(self.codes)}
+        if column.kind == "text" and not any(isinstance(code, str) for code in place):
+            place = {None if code is None else str(code): place[code] for code in place}
+        level_of = np.array([place.get(value, -1) for value in (*values, None)], dtype=np.int64)
+        levels: Levels = level_of[codes]
         self._refuse_unknown(column, levels)
         return levels
 
-    def _translated(self, column: Column) -> NDArray[np.int64]:
-        """(rows,) the level of each value, -1 for those that are no code."""
-        known = np.array([code for code in self.codes if code is not None])
-        place = np.array(
-            [i for i, code in enumerate(self.codes) if code is not None], dtype=np.int64
-        )
-        if len(column) == 0 or len(known) == 0:
-            return np.full(len(column), -1, dtype=np.int64)
-        if column.dtype.kind == "O" and all(isinstance(code, str) for code in known.tolist()):
-            number = dict(zip(known.tolist(), place.tolist(), strict=True))  # hashed, not sorted
-            return np.fromiter(map(number.get, column.tolist(), repeat(-1)), np.int64, len(column))
-        # text, or numbers against text
-        if known.dtype.kind not in "iufb" or column.dtype.kind not in "iufb":
-            known, column = known.astype(str), column.astype(str)
-        order = np.argsort(known)
-        at = np.minimum(np.searchsorted(known[order], column), len(known) - 1)
-        return np.where(known[order][at] == column, place[order][at], -1)
-
-    def _refuse_unknown(self, column: Column, levels: NDArray[np.int64]) -> None:
+    def _refuse_unknown(self, column: Column, levels: Levels) -> None:
         unknown = levels < 0
         if not unknown.any():
             return
-        value = column[unknown.argmax()]
-        value = value.item() if isinstance(value, np.generic) else value
-        if bool(is_missing(np.asarray([value])).any()):
+        first = unknown.argmax()
+        if column.missing[first]:
             raise ValueError(
                 f"{self.name} is missing in {marked_rows(unknown)}; "
                 "drop them or give the attribute a level for missing values"
             )
-        shown = ", ".join(
-            f"{code} {label}" for code, label in list(zip(self.codes, self.labels, strict=True))[:6]
-        )
+        value = column.values[first : first + 1].tolist()[0]
+        pairs = zip(map(str, self.codes), self.labels, strict=True)
+        shown = [label if code == label else f"{code} {label}" for code, label in pairs]
         raise ValueError(
-            f"{self.name} holds {value!r} in {marked_rows(unknown)}, "
-            f"which is none of its {self.size} levels ({shown}{', ...' if self.size > 6 else ''}); "
-            + did_you_mean(value, self.codes)
+            f"{self.name} holds {value!r} in {marked_rows(unknown)}, which is none of its"
+            f" {self.size} levels ({listed(shown, 6)}); {did_you_mean(value, self.codes)}"
         )
 
 
@@ -154,20 +132,21 @@ class Banded(Attribute):
         known = (f"< {self.edges[0]:g}", *inner, f">= {self.edges[-1]:g}")
         return (*known, MISSING) if self.missing else known
 
-    def levels(self, column: Column) -> NDArray[np.int64]:
-        if column.dtype.kind not in "iufb":
+    def levels(self, column: Any) -> Levels:
+        column = Column.of(column, self.name)
+        if not column.is_numeric:
             raise ValueError(
-                f"{self.name} holds text, {text_among_numbers(column)}; only numbers can be cut"
-                " into bands"
+                f"{self.name} holds text, {text_among_numbers(column.values)}; only numbers can be"
+                " cut into bands"
             )
-        missing = is_missing(column)
-        if missing.any() and not self.missing:
+        if column.missing.any() and not self.missing:
             raise ValueError(
-                f"{self.name} is missing in {marked_rows(missing)}; "
+                f"{self.name} is missing in {marked_rows(column.missing)}; "
                 "drop or fill them before cutting into bands, or give them a level (missing=True)"
             )
-        levels = np.searchsorted(np.asarray(self.edges, dtype=np.float64), column, side="right")
-        return np.where(missing, len(self.edges) + 1, levels).astype(np.int64)
+        edges = np.asarray(self.edges, dtype=np.float64)
+        levels = np.searchsorted(edges, column.numbers(), side="right")
+        return np.where(column.missing, len(edges) + 1, levels).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -182,59 +161,12 @@ class Against(Attribute):
     code: Any
     labels: tuple[str, str]
 
-    def levels(self, column: Column) -> NDArray[np.int64]:
-        known = ~is_missing(column)
-        same = known.copy()
-        same[known] = column[known] == self.code
-        if not same.any():
-            shown = ", ".join(str(value) for value in np.unique(column[known])[:8])
+    def levels(self, column: Any) -> Levels:
+        codes, values = Column.of(column, self.name).factorized()
+        if self.code not in values:
+            shown = ", ".join(map(str, values[:8]))
             raise ValueError(f"no row has {self.name} = {self.code}; it holds {shown}")
-        return np.where(same, 0, 1).astype(np.int64)
-
-
-# written out; "nan" and "1_000" are text
-NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
-
-
-def text_among_numbers(column: Column, number: NDArray[np.int64] | None = None) -> str:
-    """Which entries of a column of text, missing ones aside, are no numbers: the first of them, and
-    how many. `number` is that of each row in the table, where the column has some rows only.
-
-    >>> text_among_numbers(np.array(["0.5", "n.a.", "1"], dtype=object))
-    "'n.a.' in 1 of 3 rows (first: row 3, with the header as row 1)"
-    """
-    known = zip(column, is_missing(column), strict=True)
-    text = np.array([not absent and not NUMBER.fullmatch(str(value)) for value, absent in known])
-    if not text.any():
-        return f"{str(column[0])!r} ({column.dtype})"
-    return f"{str(column[text.argmax()])!r} in {marked_rows(text, number)}"
-
-
-def is_missing(column: Column) -> NDArray[np.bool_]:
-    """Which entries are NaN, None or a table library's own mark for missing."""
-    if column.dtype.kind in "iubUS":
-        return np.zeros(len(column), dtype=bool)
-    if column.dtype.kind == "f":
-        return np.isnan(column)
-    kinds = set(map(type, column.tolist()))
-    if kinds <= {str, bool}:
-        return np.zeros(len(column), dtype=bool)
-    if kinds <= {str, bool, type(None)}:
-        return np.fromiter(
-            (value is None for value in column.tolist()), dtype=bool, count=len(column)
-        )
-    return np.fromiter(map(_absent, column), dtype=bool, count=len(column))
-
-
-def _absent(value: Any) -> bool:
-    """None, NaN, NaT, and pandas' NA, which answers every comparison with itself."""
-    if value is None:
-        return True
-    # False != False is False itself: not what NA's answer means
-    if isinstance(value, str | bool | np.bool_):
-        return False
-    differs = value != value
-    return differs is value or (np.ndim(differs) == 0 and bool(differs))
+        return np.where(codes == values.index(self.code), 0, 1).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,27 +187,22 @@ class Grouping:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of all groups, each its own: where levels contain commas, attributes are named too."""
+        """The groups' names, all different: where levels contain commas, attributes are named
+        too."""
         names = tuple(self.name(i) for i in range(len(self)))
-        return (
-            names
-            if len(set(names)) == len(names)
-            else tuple(self.name(i, full=True) for i in range(len(self)))
-        )
+        if len(set(names)) == len(names):
+            return names
+        return tuple(self.name(i, full=True) for i in range(len(self)))
 
     def name(self, i: int, full: bool = False) -> str:
-        """Of one group: its levels, or attribute=level."""
+        """The levels of one group, or attribute=level."""
         levels: list[int] = self.levels[i].tolist()
         if levels[0] < 0:
             return OTHER
-        labels = [
-            attribute.labels[level]
-            for attribute, level in zip(self.attributes, levels, strict=True)
-        ]
+        pairs = list(zip(self.attributes, levels, strict=True))
+        labels = [attribute.labels[level] for attribute, level in pairs]
         if full or labels == [OTHER]:  # a level that is called like the merged rest
-            labels = [
-                f"{a.name}={label!r}" for a, label in zip(self.attributes, labels, strict=True)
-            ]
+            labels = [f"{each.name}={each.labels[level]!r}" for each, level in pairs]
         return ", ".join(labels)
 
 
@@ -308,69 +235,54 @@ class Intersection:
 
     def group(
         self,
-        columns: Mapping[str, Column],
+        columns: Mapping[str, Any],
         min_size: int = 0,
         small: Literal["merge", "drop"] = "merge",
     ) -> Grouping:
-        """The groups that occur, in the order of their levels. Those with fewer than `min_size`
-        rows are merged into one, "(other)", or dropped; a merged group that is itself too small is
-        dropped."""
+        """Find the groups that occur, in the order of their levels.
+
+        Args:
+            columns: (rows,) by name.
+            min_size: rows that a group needs.
+            small: whether smaller groups are merged into one, "(other)", or left out ("drop"); a
+                merged group that is itself too small is left out.
+        """
         if small not in ("merge", "drop"):
             raise ValueError(f'small groups are either "merge"d or "drop"ped, got {small!r}')
-        ids, levels = self._populated(columns)
-        sizes = np.bincount(ids, minlength=len(levels))
-        populated, keep = len(levels), sizes >= min_size
-        if keep.all():
-            merged, dropped = 0, 0
-        else:
-            rest = int(sizes[~keep].sum()) if small == "merge" else 0
-            as_rest = rest > 0 and rest >= min_size
-            number = np.where(keep, np.cumsum(keep) - 1, int(keep.sum()) if as_rest else -1)
-            ids, levels = number[ids], levels[keep]
-            if as_rest:
-                levels = np.vstack([levels, np.full((1, levels.shape[1]), -1)])
-            merged = int((~keep).sum()) if as_rest else 0
-            dropped = int((ids < 0).sum())
-            sizes = np.bincount(ids[ids >= 0], minlength=len(levels))
+        numbers, levels = self._populated(columns)
+        sizes = np.bincount(numbers, minlength=len(levels))
+        large = sizes >= min_size
+        rest = int(sizes[~large].sum()) if small == "merge" else 0
+        has_rest = 0 < rest >= min_size
+        renumbered = np.where(large, np.cumsum(large) - 1, int(large.sum()) if has_rest else -1)
+        ids, of_rest = renumbered[numbers], np.full((int(has_rest), levels.shape[1]), -1)
+        levels = np.vstack([levels[large], of_rest])
         return Grouping(
             self.attributes,
             torch.from_numpy(ids),
             torch.from_numpy(levels),
-            torch.from_numpy(sizes),
-            populated,
-            self.definable,
-            dropped,
-            merged,
+            torch.from_numpy(np.bincount(ids[ids >= 0], minlength=len(levels))),
+            populated=len(large),
+            definable=self.definable,
+            dropped=int((ids < 0).sum()),
+            merged=int((~large).sum()) if has_rest else 0,
         )
 
-    def _levels(self, columns: Mapping[str, Column]) -> list[tuple[Attribute, NDArray[np.int64]]]:
-        lengths = {len(column_named(attribute.name, columns)) for attribute in self.attributes}
+    def _populated(self, columns: Mapping[str, Any]) -> tuple[Levels, NDArray[np.int64]]:
+        """(rows,) number of each row's group, and (groups, attributes) levels, in their order."""
+        named = [column_named(attribute.name, columns) for attribute in self.attributes]
+        lengths = set(map(len, named))
         if len(lengths) > 1:
             raise ValueError(f"the columns differ in length: {sorted(lengths)}")
-        return [
-            (attribute, attribute.levels(np.asarray(columns[attribute.name])))
-            for attribute in self.attributes
+        levels = [
+            attribute.levels(column)
+            for attribute, column in zip(self.attributes, named, strict=True)
         ]
-
-    def _populated(
-        self, columns: Mapping[str, Column]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows,) number of each row's group, and (groups, attributes) levels, in their order."""
-        pairs = self._levels(columns)
-        keys, span = pairs[0][1], pairs[0][0].size
-        for attribute, levels in pairs[1:]:
+        keys, span = levels[0], self.attributes[0].size
+        for attribute, level in zip(self.attributes[1:], levels[1:], strict=True):
             if span * attribute.size > LARGEST_KEY:  # renumber what occurs; the order stays
                 keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
                 span = int(keys.max()) + 1 if len(keys) else 1
-            keys, span = keys * attribute.size + levels, span * attribute.size
+            keys, span = keys * attribute.size + level, span * attribute.size
         _, first, ids = np.unique(keys, return_index=True, return_inverse=True)
-        return ids.astype(np.int64), np.stack([levels[first] for _, levels in pairs], axis=1)
-
-
-def column_named(name: str, columns: Mapping[str, Any]) -> Any:
-    """The column; where it is not there, a sentence has the closest names of a file's header or of
-    the columns."""
-    if name not in columns:
-        listed = getattr(columns, "header", ()) or columns
-        raise ValueError(f"there is no column {name!r}; {did_you_mean(name, listed)}")
-    return columns[name]
+        return ids.astype(np.int64), np.stack([level[first] for level in levels], axis=1)

@@ -1,6 +1,9 @@
 """The columns of a CSV or parquet file, read by pyarrow: only those that are needed, and batch by
-batch where the file is large. Of a CSV file, `csv.Sniffer` finds the separator and
-charset-normalizer helps to find the encoding.
+batch where the file is large.
+
+A CSV file is read as text, and a column becomes numbers afterwards, where every entry is one and no
+two entries are the same number: codes such as 100 and 1E2 stay text. `csv.Sniffer` finds the
+separator and charset-normalizer helps to find the encoding.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from fairbound._utils.optional import need
-from fairbound._utils.sentences import did_you_mean
+from fairbound._utils.sentences import counted, did_you_mean
+from fairbound.columns._column import EXACT, ColumnTypeError
 
 SEPARATORS = ",;\t|"
 ASCII = bytes(range(128))
@@ -26,41 +30,62 @@ CHUNK_BYTES = 1 << 20  # of a file, read at a time to detect its encoding
 # coherence with a language; above it 85 of 87 guesses were right on tables of Russian and Greek
 # words
 RECOGNIZED = 0.3
-DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"  # as much of the world writes numbers, with ; between them
-PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
 # times its size, or STREAMED_BYTES: tables shrink to a fifth, seldom to a fiftieth
 MOST_UNPACKED = 50
 STREAMED_BYTES = 1 << 28  # a larger CSV file is read batch by batch
 BLOCK_BYTES = 1 << 24  # of a batch
+# different numbers, up to which a column may hold codes, whose writing matters
+MOST_CODES = 50
+
+WHOLE = r"^[+-]?\d+$"
+PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
+TRUTH = r"^(?i:true|false)$"
+COMMA_DECIMAL = r"^[+-]?\d+(,\d+)?$"  # 0,5 as much of the world writes it
+COMMAS_OF_THOUSANDS = r"^[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?$"
+DOTS_OF_THOUSANDS = r"^[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?$"
 
 
-def columns_of_file(
-    path: Path,
-    sep: str | None,
-    missing: Sequence[str],
-    encoding: str | None,
-    only: Sequence[str] | None,
-    threads: bool,
-) -> tuple[list[str], list[Any], list[str], list[str]]:
-    """Names, columns, notes, and the names of all columns."""
-    start, notes = _first_bytes(path), list[str]()
+@dataclass(frozen=True)
+class FileSettings:
+    """How a file is to be read."""
+
+    sep: str | None = None  # of a CSV file; detected if None
+    missing: Sequence[str] = ()  # the words that mark a missing value
+    encoding: str | None = None  # of a CSV file; detected if None
+    only: Sequence[str] | None = None  # the columns that are needed; all if None
+    decimal: str | None = None  # "." or ","; detected if None
+    threads: bool = True
+
+
+@dataclass
+class FileColumns:
+    """What was read."""
+
+    columns: dict[int, tuple[str, Any]]  # by position, as names may occur twice: name, arrow data
+    header: list[str]  # names of all columns of the file
+    notes: list[str]  # what was assumed
+    errors: dict[str, str]  # columns whose numbers are ambiguous: why
+
+
+def columns_of_file(path: Path, settings: FileSettings) -> FileColumns:
+    """Read the columns of a CSV or parquet file."""
+    start = _first_bytes(path)
     if start == b"PAR1" or path.suffix.lower() in (".parquet", ".pq"):
-        table, header = _from_parquet(path, only, threads)
+        table, header = _from_parquet(path, settings)
+        read = FileColumns({}, header, [], {})
     else:
-        file = CsvFile.of(path, sep, encoding)
-        table, header = (
-            _from_csv(file, missing, only, threads, notes),
-            [name.strip() for name in file.header],
-        )
-        if encoding is None and file.encoding not in ("utf-8-sig", "utf-16"):
-            notes.append(
-                f"{path.name} is not UTF-8 text and was read as {file.encoding}; --encoding names"
+        file = CsvFile.of(path, settings)
+        read = FileColumns({}, [name.strip() for name in file.header], [], {})
+        table = _from_csv(file, settings, read)
+        if settings.encoding is None and not file.encoding.startswith("utf"):
+            read.notes.append(
+                f"{path.name} is not UTF-8 text and was read as {file.encoding}; `encoding` names"
                 " another"
             )
-    # of a pandas frame
-    index = [name for name in table.column_names if name.startswith("__index_level_")]
-    table = table.drop_columns(index)
-    return [name.strip() for name in table.column_names], table.columns, notes, header
+    for i, name in enumerate(table.column_names):
+        if not name.startswith("__index_level_"):  # of a pandas frame
+            read.columns[i] = (name.strip(), table.column(i))
+    return read
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -88,14 +113,18 @@ def _no_file(path: Path) -> str:
     return f"there is no file {path}" + (f"; {near}" if near.startswith("did") else "")
 
 
-def _from_parquet(path: Path, only: Sequence[str] | None, threads: bool) -> tuple[Any, list[str]]:
+def _from_parquet(path: Path, settings: FileSettings) -> tuple[Any, list[str]]:
     parquet = need("pyarrow.parquet", "data", "Reading a parquet file")
     try:
-        names = parquet.read_schema(path).names
-        return parquet.read_table(path, columns=_present(only, names), use_threads=threads), list(
-            names
-        )
+        with parquet.ParquetFile(path) as file:
+            names = list(file.schema_arrow.names)
+            wanted = _present(settings.only, names)
+            unpacked = 8 * file.metadata.num_rows * len(names if wanted is None else wanted)
+            _refuse_large(path, unpacked)
+            return file.read(columns=wanted, use_threads=settings.threads), names
     except (OSError, ValueError) as error:
+        if isinstance(error, TooLargeError):
+            raise
         raise ValueError(
             f"{path} is damaged or incomplete ({path.stat().st_size} bytes), or no parquet file:"
             f" {_first_line(error)}"
@@ -110,6 +139,21 @@ def _present(only: Sequence[str] | None, names: Sequence[str]) -> list[str] | No
     return wanted if wanted and len(set(map(str.strip, wanted))) == len(wanted) else None
 
 
+class TooLargeError(ValueError):
+    """A small file that would fill the memory."""
+
+
+def _refuse_large(path: Path, unpacked: int) -> None:
+    """Refuse a file that unpacks to far more than its size: a few bytes may hold more than the
+    memory does."""
+    most = max(STREAMED_BYTES, MOST_UNPACKED * path.stat().st_size)
+    if unpacked > most:
+        raise TooLargeError(
+            f"{path} unpacks to more than {most >> 20:,} MB, over {MOST_UNPACKED} times its size;"
+            " if you trust it, unpack it yourself and name the unpacked file"
+        )
+
+
 # CSV files ----------------------------------------------------------------------------------------
 
 
@@ -121,10 +165,12 @@ class CsvFile:
     encoding: str
     sep: str
     header: list[str]
+    skipped: int  # lines before the header: 1 where the first says sep=;
 
     @staticmethod
-    def of(path: Path, sep: str | None, encoding: str | None) -> CsvFile:
+    def of(path: Path, settings: FileSettings) -> CsvFile:
         """The file; separator and encoding are detected where they are not given."""
+        encoding = settings.encoding
         try:
             codecs.lookup(encoding or "utf-8")
         except LookupError as error:
@@ -134,15 +180,18 @@ class CsvFile:
             encoding = encoding or _encoding_of(file)
             file.seek(0)
             head = file.read(HEAD_BYTES)
-        lines = head.decode(encoding, errors="replace").splitlines()
-        whole_lines = lines[: -1 if len(head) == HEAD_BYTES else None]  # the last may be cut
-        lines = [line for line in whole_lines if line.strip()]
+        lines = head.decode(encoding, errors="replace").splitlines(keepends=True)
+        # the last may be cut
+        lines = [line for line in lines[: -1 if len(head) == HEAD_BYTES else None] if line.strip()]
+        sep, skipped = settings.sep, 0
+        if lines and lines[0].lower().startswith("sep=") and len(lines[0].strip()) <= 5:
+            sep, skipped, lines = sep or lines[0][4], 1, lines[1:]
         if not lines:
             raise ValueError(f"{path} is empty")
         if "\ufffd" in lines[0]:
             raise ValueError(_wrong_encoding(path, encoding))
         sep = sep or _separator_of(lines)
-        return CsvFile(path, encoding, sep, next(csv.reader(lines, delimiter=sep)))
+        return CsvFile(path, encoding, sep, next(csv.reader(lines, delimiter=sep)), skipped)
 
     def ragged(self) -> str:
         """The first line whose fields are more or fewer than the columns; empty where there is
@@ -150,11 +199,11 @@ class CsvFile:
         with io.TextIOWrapper(_opened(self.path), self.encoding, "replace", newline="") as file:
             rows, lines_before = csv.reader(file, delimiter=self.sep), 0
             for row in rows:
-                if row and len(row) != len(self.header):
-                    fields = f"{len(row)} field{'' if len(row) == 1 else 's'}"
-                    text = self.sep.join(row)[:60]
-                    columns = f"the header names {len(self.header)} columns"
-                    return f"line {lines_before + 1} has {fields}, but {columns}: {text!r}"
+                if row and len(row) != len(self.header) and lines_before >= self.skipped:
+                    return (
+                        f"line {lines_before + 1} has {counted(len(row), 'field')}, but the header"
+                        f" names {counted(len(self.header), 'column')}: {self.sep.join(row)[:60]!r}"
+                    )
                 lines_before = rows.line_num
         return ""
 
@@ -166,26 +215,20 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 class _Unpacked(gzip.GzipFile):
-    """A .gz file that is refused where it grows too large: a few bytes may unpack to more than the
-    memory holds."""
+    """A .gz file that is refused where it grows too large."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.path, self.most = path, max(STREAMED_BYTES, MOST_UNPACKED * path.stat().st_size)
+        self.path = path
 
     def read(self, size: int | None = -1) -> bytes:
-        return self._checked(super().read(size))
+        block = super().read(size)
+        _refuse_large(self.path, self.tell())
+        return block
 
     def read1(self, size: int = -1) -> bytes:
-        return self._checked(super().read1(size))
-
-    def _checked(self, block: bytes) -> bytes:
-        if self.tell() > self.most:
-            raise ValueError(
-                f"{self.path} unpacks to more than {self.most >> 20:,} MB, over {MOST_UNPACKED}"
-                " times its size; if you trust it, unpack it yourself (gunzip) and name the"
-                " unpacked file"
-            )
+        block = super().read1(size)
+        _refuse_large(self.path, self.tell())
         return block
 
 
@@ -193,8 +236,12 @@ def _encoding_of(file: IO[bytes]) -> str:
     """UTF-8 or UTF-16 where the bytes are that; else an encoding in which charset-normalizer
     recognizes a language that is not Western; else latin-1, or cp1252 if the file has characters
     that latin-1 lacks."""
-    if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    start = file.read(1000)
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
+    for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):  # without a mark
+        if start[first::2].count(0) > 0.8 * len(start[first::2]) > 0:
+            return encoding
     file.seek(0)
     high, sample = b"", b""  # the different bytes beyond ASCII, and some lines that have them
     while block := file.read(CHUNK_BYTES) + file.readline():
@@ -202,116 +249,158 @@ def _encoding_of(file: IO[bytes]) -> str:
             block.decode("utf-8")
         except UnicodeDecodeError:
             high = bytes({*high, *block.translate(None, ASCII)})
-            sample = (
-                sample
-                or b"\n".join(line for line in block.splitlines() if not line.isascii())[
-                    :HEAD_BYTES
-                ]
-            )
+            lines = [line for line in block.splitlines() if not line.isascii()]
+            sample = sample or b"\n".join(lines)[:HEAD_BYTES]
     if not high:
         return "utf-8-sig"
-    matches = need("charset_normalizer", "data", "Reading a CSV file that is not UTF-8").from_bytes(
-        sample
-    )
+    purpose = "Reading a CSV file that is not UTF-8"
+    matches = need("charset_normalizer", "data", purpose).from_bytes(sample)
     candidates = ["cp1252", "latin-1"] if min(high) < 0xA0 else ["latin-1"]
     western = any("cp1252" in match.could_be_from_charset for match in matches)
     if (guess := matches.best()) and not western and guess.coherence > RECOGNIZED:
         candidates.insert(0, guess.encoding)
-    return next(
-        encoding for encoding in candidates if "\ufffd" not in high.decode(encoding, "replace")
-    )
+    return next(name for name in candidates if "\ufffd" not in high.decode(name, "replace"))
 
 
 def _separator_of(lines: Sequence[str]) -> str:
     try:
-        return csv.Sniffer().sniff("\n".join(lines[:50]), SEPARATORS).delimiter
+        return csv.Sniffer().sniff("".join(lines[:50]), SEPARATORS).delimiter
     except csv.Error:  # one column, or too few rows to tell
         return max(SEPARATORS, key=lines[0].count)
 
 
-def _from_csv(
-    file: CsvFile,
-    missing: Sequence[str],
-    only: Sequence[str] | None,
-    threads: bool,
-    notes: list[str],
-) -> Any:
-    """By pyarrow: pandas would fill short rows with NaN, rename a column that is there twice, and
-    type it by chunks."""
-    arrow_csv = need("pyarrow.csv", "data", "Reading a CSV file")
+def _from_csv(file: CsvFile, settings: FileSettings, read: FileColumns) -> Any:
+    """By pyarrow: pandas would fill short rows with NaN and rename a column that is there twice."""
+    arrow, arrow_csv = need("pyarrow", "data", ""), need("pyarrow.csv", "data", "Reading CSV")
     # "1, ?, 2": a space after the comma is no part of the value
-    marks = [*missing, *(" " + mark for mark in missing)]
-    wanted = _present(only, file.header)
+    marks = [*settings.missing, *(" " + mark for mark in settings.missing)]
+    wanted = _present(settings.only, file.header)
     # which arrow reads without conversion
     utf8 = codecs.lookup(file.encoding).name in ("utf-8", "utf-8-sig")
     options: dict[str, Any] = {
         "read_options": arrow_csv.ReadOptions(
-            encoding="utf8" if utf8 else file.encoding, use_threads=threads
+            encoding="utf8" if utf8 else file.encoding,
+            use_threads=settings.threads,
+            skip_rows=file.skipped,
         ),
         "parse_options": arrow_csv.ParseOptions(delimiter=file.sep, newlines_in_values=True),
         "convert_options": arrow_csv.ConvertOptions(
-            null_values=marks, strings_can_be_null=True, include_columns=wanted
+            null_values=marks,
+            strings_can_be_null=True,
+            include_columns=wanted,
+            column_types=dict.fromkeys(file.header, arrow.string()),
         ),
     }
     with _reading(file.path, file.encoding):
         try:
-            table = None if wanted is None else _streamed(file, options)
+            table = _streamed(file, options) if wanted is not None else None
             if table is None:
                 with _opened(file.path) as lines:
                     table = arrow_csv.read_csv(lines, **options)
-            return _cleaned(table, file, notes)
-        except KeyError:  # a header that is not as its first line reads
-            return _from_csv(file, missing, None, threads, notes)
-        except need("pyarrow", "data", "").ArrowInvalid as error:
+        except arrow.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                raise ValueError(_wrong_encoding(file.path, file.encoding)) from error
             why = file.ragged() or _first_line(error)
             raise ValueError(f"{file.path} cannot be read as a table: {why}") from error
+        for i, field in enumerate(table.schema):
+            try:
+                column = _typed(table.column(i), field.name.strip(), file.sep, settings, read.notes)
+            except ColumnTypeError as error:
+                read.errors[field.name.strip()] = str(error)
+                continue
+            table = table.set_column(i, field.name, column)
+    return table
 
 
 def _streamed(file: CsvFile, options: dict[str, Any]) -> Any:
     """The wanted columns of a large file, batch by batch, so that nothing else of it is held in
-    memory; None where the file is small, or where a later batch has other values than the first,
-    which decides the types.
-    """
-    arrow, arrow_csv = need("pyarrow", "data", ""), need("pyarrow.csv", "data", "")
+    memory; None where the file is small."""
+    arrow_csv = need("pyarrow.csv", "data", "")
     with _opened(file.path) as lines:
         # tables shrink so
         size = file.path.stat().st_size * (5 if isinstance(lines, gzip.GzipFile) else 1)
         if size <= STREAMED_BYTES:
             return None
         options["read_options"].block_size = BLOCK_BYTES
-        try:
-            with arrow_csv.open_csv(lines, **options) as reader:
-                return reader.read_all()
-        except arrow.ArrowInvalid:
-            return None
+        with arrow_csv.open_csv(lines, **options) as reader:
+            return reader.read_all()
 
 
-def _cleaned(table: Any, file: CsvFile, notes: list[str]) -> Any:
-    """Text without the spaces around it, and numbers such as 0,127 and 45% as numbers."""
+# Text becomes numbers -----------------------------------------------------------------------------
+
+
+def _typed(text: Any, name: str, sep: str, settings: FileSettings, notes: list[str]) -> Any:
+    """A column of text as numbers or truth values, where every entry is one; else without the
+    spaces around it."""
     arrow, compute = need("pyarrow", "data", ""), need("pyarrow.compute", "data", "")
-    for i, field in enumerate(table.schema):
-        if arrow.types.is_binary(field.type):  # what the reader makes of text that is not UTF-8
-            raise ValueError(_wrong_encoding(file.path, file.encoding))
-        if arrow.types.is_string(field.type):
-            text = compute.utf8_trim_whitespace(table.column(i))
-            known = compute.any(compute.is_valid(text)).as_py()
-            if known and compute.all(compute.match_substring_regex(text, PERCENT)).as_py():
-                digits = compute.replace_substring(
-                    compute.replace_substring_regex(text, r"\s?%", ""), ",", "."
-                )
-                column = compute.divide(digits.cast(arrow.float64()), 100.0)
-                notes.append(
-                    f"the column {field.name.strip()!r} has percentages: 45% was read as 0.45"
-                )
-            elif (
-                file.sep != ","
-                and compute.all(compute.match_substring_regex(text, DECIMAL_COMMA)).as_py()
-            ):
-                column = compute.replace_substring(text, ",", ".").cast(arrow.float64())
-            else:
-                column = text
-            table = table.set_column(i, field.name, column)
-    return table
+
+    def all_match(pattern: str) -> bool:
+        return bool(compute.all(compute.match_substring_regex(text, pattern)).as_py())
+
+    def without(part: str, *, comma: str = ",") -> Any:
+        plain = compute.replace_substring_regex(text, part, "")
+        return compute.replace_substring(plain, comma, ".").cast(arrow.float64())
+
+    text = compute.utf8_trim_whitespace(text)
+    if text.null_count == len(text):
+        return text.cast(arrow.float64())
+    if all_match(TRUTH):
+        return compute.equal(compute.utf8_lower(text), "true")
+    if all_match(PERCENT):
+        notes.append(f"the column {name!r} has percentages: 45% was read as 0.45")
+        return compute.divide(without(r"\s?%"), 100.0)
+    numbers = _cast(text, arrow.int64()) or _cast(text, arrow.float64())
+    dotted = compute.match_substring(text, ".")
+    if numbers is not None and settings.decimal != ",":
+        some_dotted = compute.any(dotted).as_py() and not compute.all(dotted).as_py()
+        # 1.250 beside 999, in a file of a country that may write thousands so
+        may_be_thousands = sep != "," and some_dotted and all_match(DOTS_OF_THOUSANDS)
+        if may_be_thousands and settings.decimal is None:
+            raise _ambiguous(name, text, dotted)
+        return _unless_codes(numbers, text, name, all_match(WHOLE), notes)
+    commas = compute.match_substring(text, ",")
+    if settings.decimal is None and all_match(COMMA_DECIMAL) and all_match(COMMAS_OF_THOUSANDS):
+        raise _ambiguous(name, text, commas)
+    if settings.decimal != "." and all_match(DOTS_OF_THOUSANDS + "|" + COMMA_DECIMAL):
+        notes.append(f"the column {name!r} has decimal commas: 1.234,5 would be read as 1234.5")
+        return without(r"\.")
+    if settings.decimal != "," and all_match(COMMAS_OF_THOUSANDS):
+        notes.append(f"the column {name!r} has commas of thousands: 1,234 was read as 1234")
+        return without(",", comma=".")
+    return text
+
+
+def _cast(text: Any, kind: Any) -> Any:
+    try:
+        return text.cast(kind)
+    except need("pyarrow", "data", "").ArrowInvalid:
+        return None
+
+
+def _unless_codes(numbers: Any, text: Any, name: str, whole: bool, notes: list[str]) -> Any:
+    """The numbers; or the text, where numbers would make one code of two."""
+    compute = need("pyarrow.compute", "data", "")
+    if whole and str(numbers.type) == "double":  # beyond 64 bits
+        largest = compute.max(compute.abs(numbers)).as_py()
+        return text if largest > EXACT else numbers
+    different = compute.count_distinct(numbers).as_py()
+    if different <= MOST_CODES and compute.count_distinct(text).as_py() > different:
+        notes.append(
+            f"the column {name!r} writes one number in several ways, such as 01 and 1, and was read"
+            " as text"
+        )
+        return text
+    return numbers
+
+
+def _ambiguous(name: str, text: Any, marked: Any) -> ColumnTypeError:
+    example = text.filter(marked)[0].as_py()
+    digits = example.replace(",", "").replace(".", "")
+    point = example.replace(",", ".")
+    return ColumnTypeError(
+        f"column {name!r} has {example!r}, which may be {digits} or {point}; say which mark begins"
+        " the decimals: `decimal='.'` or `decimal=','`"
+    )
 
 
 # Sentences ----------------------------------------------------------------------------------------
@@ -331,7 +420,7 @@ def _reading(path: Path, encoding: str = "UTF-8") -> Iterator[None]:
 def _wrong_encoding(path: Path, encoding: str) -> str:
     return (
         f"{path} is not {encoding} text; name its encoding, such as latin-1, cp1252 or utf-16"
-        " (encoding, --encoding)"
+        " (`encoding`)"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.optional import need
-from fairbound.columns._attributes import column_named, is_missing
+from fairbound.columns._column import column_named, is_missing
 
 FORM = (
     "write it as in \"race in ('A', 'B') and age >= 18\", with names that hold spaces between"
@@ -20,7 +20,7 @@ FORM = (
 
 
 def names_in(condition: str) -> list[str]:
-    """What may be columns in a condition.
+    """The words of a condition that may be columns.
 
     >>> names_in("`years of age` >= 18 and race != 'B'")
     ['years of age', 'race']
@@ -51,16 +51,14 @@ def holds(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.boo
     values = {name: column_named(name, columns) for name in names_in(condition)}
     if re.search(r"[^=!<>]=[^=]", condition):
         raise ValueError(f"the condition {condition!r} has one =; equality is written ==")
+    frame = need("pandas", "data", "A condition").DataFrame(values)
     try:
-        rows = np.asarray(
-            need("pandas", "data", "A condition").DataFrame(values).eval(condition, engine="python")
-        )
+        rows = np.asarray(frame.eval(condition, engine="python"))
     except (SyntaxError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
         # a number is compared with text
         why = f" ({error})" if isinstance(error, TypeError) else ""
         raise ValueError(f"the condition {condition!r} cannot be read{why}; {FORM}") from error
     if rows.dtype != bool or not values:
         raise ValueError(f"the condition {condition!r} compares nothing; {FORM}")
-    return np.asarray(
-        rows & ~np.logical_or.reduce([is_missing(column) for column in values.values()])
-    )
+    missing = np.logical_or.reduce([is_missing(column) for column in values.values()])
+    return np.asarray(rows & ~missing)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.optional import need
+from fairbound.columns._read import read_columns
 from fairbound.data._acs_files import (
     STATE_OF,
     STATES,
@@ -32,7 +33,6 @@ from fairbound.data._acs_files import (
     states_of,
     survey_year,
 )
-from fairbound.data._readers import read_columns
 from fairbound.data._table import Table
 from fairbound.data._tasks import (
     CARRIED,

@@ -22,61 +22,16 @@ from fairbound.data._tasks import TASKS, CensusTask
 HORIZONS = ("1-Year", "5-Year")
 USUAL_YEAR = 2018  # of published results, the paper's too
 OLDEST = 2014  # earlier files have other columns and other addresses
+# postal abbreviation and FIPS code, as in the column ST
+_STATES = """
+AL 1, AK 2, AZ 4, AR 5, CA 6, CO 8, CT 9, DE 10, DC 11, FL 12, GA 13, HI 15, ID 16,
+IL 17, IN 18, IA 19, KS 20, KY 21, LA 22, ME 23, MD 24, MA 25, MI 26, MN 27, MS 28,
+MO 29, MT 30, NE 31, NV 32, NH 33, NJ 34, NM 35, NY 36, NC 37, ND 38, OH 39, OK 40,
+OR 41, PA 42, RI 44, SC 45, SD 46, TN 47, TX 48, UT 49, VT 50, VA 51, WA 53, WV 54,
+WI 55, WY 56, PR 72
+"""
 STATES: Mapping[str, int] = MappingProxyType(
-    {  # postal abbreviation -> FIPS code, as in the column ST
-        "AL": 1,
-        "AK": 2,
-        "AZ": 4,
-        "AR": 5,
-        "CA": 6,
-        "CO": 8,
-        "CT": 9,
-        "DE": 10,
-        "DC": 11,
-        "FL": 12,
-        "GA": 13,
-        "HI": 15,
-        "ID": 16,
-        "IL": 17,
-        "IN": 18,
-        "IA": 19,
-        "KS": 20,
-        "KY": 21,
-        "LA": 22,
-        "ME": 23,
-        "MD": 24,
-        "MA": 25,
-        "MI": 26,
-        "MN": 27,
-        "MS": 28,
-        "MO": 29,
-        "MT": 30,
-        "NE": 31,
-        "NV": 32,
-        "NH": 33,
-        "NJ": 34,
-        "NM": 35,
-        "NY": 36,
-        "NC": 37,
-        "ND": 38,
-        "OH": 39,
-        "OK": 40,
-        "OR": 41,
-        "PA": 42,
-        "RI": 44,
-        "SC": 45,
-        "SD": 46,
-        "TN": 47,
-        "TX": 48,
-        "UT": 49,
-        "VT": 50,
-        "VA": 51,
-        "WA": 53,
-        "WV": 54,
-        "WI": 55,
-        "WY": 56,
-        "PR": 72,
-    }
+    {state: int(fips) for state, fips in map(str.split, _STATES.split(","))}
 )
 STATE_OF = MappingProxyType({fips: state for state, fips in STATES.items()})
 RAW = re.compile(
@@ -287,11 +242,9 @@ def file_of(
     others = [
         f"{file.path} ({file.task or 'raw'}, {file.year})" for file in files if file.state == state
     ]
-    fetch = f"fairbound data fetch {state} --year {year}" + (
-        "" if horizon == "1-Year" else f" --horizon {horizon}"
-    )
     remedy = (
-        f"; get it with `{fetch}`, or place one there with folktables or by hand"
+        f"; get it with `fairbound data fetch {state}` ({year}, {horizon}), or place one there with"
+        " folktables or by hand"
         if state in STATES
         else ""
     )

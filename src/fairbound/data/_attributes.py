@@ -11,23 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fairbound._utils.sentences import did_you_mean
-from fairbound.columns._attributes import (
-    Against,
-    Attribute,
-    Banded,
-    Coded,
-    column_named,
-    is_missing,
-)
+from fairbound.columns._attributes import Against, Attribute, Banded, Coded
+from fairbound.columns._column import Column, column_named
 from fairbound.columns._labels import meaning
 from fairbound.data import _codebook as codebook
-from fairbound.data._encoders import holds_numbers
 
-Columns = Mapping[str, NDArray[Any]]  # name -> (rows,)
+Columns = Mapping[str, Any]  # name -> (rows,)
 # letters of a variable that no other table has, such as AGEP or RAC1P, and not SEX
 SHORTEST_NAME = 4
 # different numbers in a column that is not of the census, above which you must give bands
@@ -37,35 +27,38 @@ MOST_NUMBERS = 50
 def parse_attribute(
     spec: str, columns: Columns, census: bool = False, missing: int | None = None
 ) -> Attribute:
-    """The protected attribute that a specification names, for the columns at hand.
+    """Find the protected attribute that a specification names.
 
-    `missing` is the number that was written into the empty fields of census data; None: they are
-    NaN.
+    Args:
+        spec: such as "RACE", "AGE:25:45:65" or "RACE=1".
+        columns: (rows,) by name.
+        census: whether the columns are those of the census code book.
+        missing: the number written into the empty fields of census data; None: they are NaN.
 
-    >>> parse_attribute("AGE:25:65", {"AGE": np.array([30, 70])}).labels
+    >>> parse_attribute("AGE:25:65", {"AGE": [30, 70]}).labels
     ('< 25', '25 to < 65', '>= 65')
-    >>> parse_attribute("sex", {"sex": np.array(["f", "m"])}).labels
+    >>> parse_attribute("sex", {"sex": ["f", "m"]}).labels
     ('f', 'm')
     """
     name, edges, level = _parsed(spec, columns)
-    column = column_named(name, columns)
+    column = Column.of(column_named(name, columns), name)
     coded = census and name in codebook.variables()
-    fill = missing if coded and bool((column == missing).any()) else None
+    fill = missing if coded and bool((column.values == missing).any()) else None
     if level is not None:
         codes = codebook.codes(name, fill) if coded else {}
-        code = _code(name, level, column, codes)
+        code = _code(level, column, codes)
         label = codes.get(code, f"{name}={level}")
         return Against(name, code, (label, f"not {label}"))
     if not coded and not edges:
-        different = len(np.unique(column[~is_missing(column)])) if column.dtype.kind in "iuf" else 0
-        if different > MOST_NUMBERS:
+        different = len(column.factorized()[1])
+        if column.kind == "number" and different > MOST_NUMBERS:
             raise ValueError(
                 f"{name} has {different} different numbers; cut it into bands by giving edges, as"
                 f" in {name}:25:45:65"
             )
-        return Coded.of(name, column)
+        return Coded.of(name, column.values)
     attribute = codebook.attribute(name, edges or None, fill) if coded else Banded(name, edges)
-    if isinstance(attribute, Banded) and is_missing(column).any():
+    if isinstance(attribute, Banded) and column.missing.any():
         return replace(attribute, missing=True)  # one more level
     return attribute
 
@@ -73,7 +66,14 @@ def parse_attribute(
 def parse_attributes(
     specs: str | Sequence[str], columns: Columns, census: bool = False, missing: int | None = None
 ) -> list[Attribute]:
-    """Several attributes, as a list or separated by commas."""
+    """Find several attributes.
+
+    Args:
+        specs: a list of specifications, or text that separates them by commas.
+        columns: (rows,) by name.
+        census: whether the columns are those of the census code book.
+        missing: the number written into the empty fields of census data; None: they are NaN.
+    """
     return [parse_attribute(spec, columns, census, missing) for spec in one_by_one(specs)]
 
 
@@ -81,9 +81,9 @@ def is_census_export(specs: str | Sequence[Any], columns: Columns) -> bool:
     """Whether a file has the columns of the American Community Survey, and the named ones hold
     codes of its code book.
 
-    >>> is_census_export("SEX", {"SEX": np.array([1, 2]), "RAC1P": np.array([1, 1])})
+    >>> is_census_export("SEX", {"SEX": [1, 2], "RAC1P": [1, 1]})
     True
-    >>> is_census_export("SEX", {"SEX": np.array([0, 1]), "RAC1P": np.array([1, 1])})
+    >>> is_census_export("SEX", {"SEX": [0, 1], "RAC1P": [1, 1]})
     False
     """
     book = codebook.variables()
@@ -92,12 +92,16 @@ def is_census_export(specs: str | Sequence[Any], columns: Columns) -> bool:
         return False
     names = {_parsed(spec, columns)[0] for spec in one_by_one(specs)}
     return all(
-        columns[name].dtype.kind in "iuf"
-        and all(
-            map(codebook.variable(name).holds, np.unique(columns[name][~is_missing(columns[name])]))
-        )
+        _holds_codes(Column.of(columns[name], name))
         for name in names
         if name in columns and name in book
+    )
+
+
+def _holds_codes(column: Column) -> bool:
+    """Whether the code book has every value of the column."""
+    return column.kind == "number" and all(
+        map(codebook.variable(column.name).holds, column.factorized()[1])
     )
 
 
@@ -130,24 +134,21 @@ def _parsed(spec: str, columns: Columns) -> tuple[str, tuple[float, ...], str | 
         ) from error
 
 
-def _code(name: str, level: str, column: NDArray[Any], codes: Mapping[int | None, str]) -> Any:
+def _code(level: str, column: Column, codes: Mapping[int | None, str]) -> Any:
     """The value of that name; `codes` are those of the code book, whose labels name a level too."""
-    if not holds_numbers(column):
+    if not column.is_numeric:
         return level
     code = meaning(level)  # "1" and "true" as numbers and booleans
     if not isinstance(code, str):
         return code
-    labeled = [
-        code
-        for code, label in codes.items()
-        if label.lower() == level.strip().lower() and code is not None
-    ]
-    if labeled:
-        return labeled[0]
+    numbers = {label.lower(): number for number, label in codes.items() if number is not None}
+    if level.strip().lower() in numbers:
+        return numbers[level.strip().lower()]
     if codes:
         raise ValueError(
-            f"{level!r} is neither a code nor a label of {name};"
+            f"{level!r} is neither a code nor a label of {column.name};"
             f" {did_you_mean(level, codes.values())}"
         )
-    kind = "booleans" if column.dtype.kind in "bO" else "numbers"
-    raise ValueError(f"{name} holds {kind}, so {name}={level} matches none of them")
+    raise ValueError(
+        f"{column.name} holds {column.kind}s, so {column.name}={level} matches none of them"
+    )

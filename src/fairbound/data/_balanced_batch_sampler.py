@@ -26,7 +26,7 @@ from torch.utils.data import Sampler
 
 from fairbound._utils.rng import bits, keys
 from fairbound._utils.settings import require_whole
-from fairbound.metrics._counts import as_numbers, as_vector
+from fairbound.columns._vectors import as_numbers, as_vector
 
 Indices = NDArray[np.int64]
 

@@ -79,12 +79,17 @@ def variable(name: str) -> Variable:
 def attribute(
     name: str, edges: Sequence[float] | None = None, missing: int | None = None
 ) -> Attribute:
-    """The variable as a protected attribute: its codes, or, for a number or where edges are given,
-    bands.
+    """Make a protected attribute of a variable: its codes, or, for a number or where edges are
+    given, bands.
 
-    `missing` is the number that encodes an empty field in the rows at hand (tables are loaded with
-    0 by default); None: empty fields are NaN. Empty fields are a separate level; for bands over
-    NaN, say so: `dataclasses.replace(bands, missing=True)`.
+    Empty fields are a separate level; for bands over NaN, say so:
+    `dataclasses.replace(bands, missing=True)`.
+
+    Args:
+        name: the variable, such as "MAR".
+        edges: where a number is cut; the usual bands if not given.
+        missing: the number that encodes an empty field in the rows at hand (tables are loaded with
+            0 by default); None: empty fields are NaN.
 
     >>> attribute("MAR").labels[:2]
     ('Married', 'Widowed')

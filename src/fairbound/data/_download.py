@@ -47,14 +47,21 @@ def fetch(
     timeout: float = 60.0,
     report: Callable[[str], None] = lambda line: None,
 ) -> tuple[Path, ...]:
-    """The person file of each state, downloaded to `<folder>/<year>/<horizon>/` unless a valid one
+    """Download the person file of each state to `<folder>/<year>/<horizon>/`, unless a valid one
     is there.
 
-    folder: $FAIRBOUND_DATA or the user's cache unless given. progress: a progress bar in pooch's
-    (tqdm's) form, or True for one of tqdm. report: called with a line when the download of a state
-    begins, and when an attempt fails. A failure that may be temporary is tried again `retries`
-    times, after 1, 2, 3, ... seconds. A state that fails does not keep the others from coming; all
-    that failed are named in the end.
+    A state that fails does not keep the others from coming; all that failed are named in the end.
+
+    Args:
+        states: postal abbreviations, such as "OK".
+        year: of the survey.
+        horizon: "1-Year" or "5-Year".
+        folder: $FAIRBOUND_DATA or the user's cache if not given.
+        base_url: where the Census Bureau, or a mirror, has the files.
+        progress: a progress bar in pooch's (tqdm's) form, or True for one of tqdm.
+        retries: how often a failure that may be temporary is tried again, after 1, 2, 3, ... s.
+        timeout: seconds to wait for an answer.
+        report: called with a line when the download of a state begins, and when an attempt fails.
     """
     year, states = survey_year(year, horizon), states_of(states)
     if not re.fullmatch(r"https?://\S+", base_url):

@@ -34,8 +34,16 @@ def load(
     missing: int | None = HISTORICAL,
     seed: int = 0,
 ) -> Table:
-    """The table of that name. `label`, `features` and `positive` apply to files, `folder` and
-    `missing` to census data, `seed` to synthetic data.
+    """Load the table of that name.
+
+    Args:
+        source: `acs:OK`, `synthetic:OK`, or the path of a CSV or parquet file.
+        label: of a file: the column to predict.
+        features: of a file: the columns that a model may see; all but the label if not given.
+        positive: of a file: the label's value that counts as 1; the evident one if not given.
+        folder: of census data: where the files are; $FAIRBOUND_DATA and the cache if not given.
+        missing: of census data: the number written into empty fields; None leaves NaN.
+        seed: of synthetic data.
 
     >>> load("synthetic:OK").rows
     17917
@@ -47,9 +55,7 @@ def load(
                 raise ValueError(
                     f"there is no file {source}, and data are called {FORM} or synthetic:STATE"
                 )
-            raise ValueError(
-                f"{source} is a file, so the column to predict must be named: label=... (--label)"
-            )
+            raise ValueError(f"{source} is a file, so the column to predict must be named: `label`")
         return read_table(source, label=label, features=features, positive=positive)
     if label is not None or features is not None:
         raise ValueError(
@@ -106,8 +112,8 @@ def best(state: str, folder: str | Path | None = None) -> str:
         )
         raise FileNotFoundError(
             f"the folder {place} {why or f'has no census file of {state}'}; name the folder where"
-            f" it is (folder, --data), get it with `fairbound data fetch {state} --data {place}`,"
-            " or name none to use the usual places"
+            f" it is (`folder`), get it with `fairbound data fetch {state}`, or name none to use"
+            " the usual places"
         )
     if state not in synthetic.STATES:
         raise FileNotFoundError(

@@ -20,14 +20,12 @@ from fairbound.columns._attributes import (
     Attribute,
     Grouping,
     Intersection,
-    column_named,
-    is_missing,
 )
-from fairbound.columns._column import DATES, NUMBERS
+from fairbound.columns._column import Column, column_named, is_missing
 from fairbound.columns._labels import binary
 from fairbound.data._attributes import one_by_one, parse_attribute
 from fairbound.data._dataset import Dataset
-from fairbound.data._encoders import Encoder, holds_numbers
+from fairbound.data._encoders import Encoder
 
 # One attribute or several, whose combinations are the groups; text as in
 # `fairbound.data._attributes`: "SEX,AGEP:25:65"
@@ -115,7 +113,13 @@ class Table:
 
     def groups(self, group: Groups, *, min_size: int = 0, small: Small = "merge") -> Tensor:
         """(rows of the Dataset,) the group of each row that `dataset` keeps: what a split is
-        stratified on."""
+        stratified on.
+
+        Args:
+            group: an attribute, or several, whose combinations are the groups: "SEX,AGEP:25:65".
+            min_size: rows that a group needs.
+            small: whether smaller groups are merged into one ("merge") or left out ("drop").
+        """
         ids = self._grouping(group, min_size, small).ids
         return ids[ids >= 0]
 
@@ -130,17 +134,23 @@ class Table:
         categorical: Sequence[str] = (),
         dtype: torch.dtype = torch.float32,
     ) -> Dataset:
-        """The rows as tensors, with one group column: an attribute, or the intersection of several.
+        """Make tensors of the rows, with one group column: an attribute, or the intersection of
+        several.
 
-        The protected columns are no inputs unless `keep_group` says so. Numbers, integer codes too,
-        stay as they are; text, and the columns named in `categorical`, becomes one 0/1 column per
-        level. Groups of fewer than `min_size` rows are merged or dropped; rows in no group are
-        removed, and `source` says how many.
+        Numbers, integer codes too, stay as they are; text becomes one 0/1 column per level.
+        Missing text is a level, and a level that only other rows have is all zero. Missing numbers
+        are filled with the training mean, and a column marks them. Rows in no group are removed,
+        and `source` says how many.
 
-        Levels are fitted to the training rows (to all, where `train` is not given): missing text is
-        one of them, and a level that only other rows have is all zero. Missing numbers are filled
-        with the training mean, and a column marks them. `train` holds the rows to fit to, numbered
-        as in the Dataset:
+        Args:
+            group: an attribute, or several, whose combinations are the groups: "SEX,AGEP:25:65".
+            train: (examples,) the rows that levels and means are fitted to, numbered as in the
+                Dataset; all if not given.
+            min_size: rows that a group needs.
+            small: whether smaller groups are merged into one ("merge") or left out ("drop").
+            keep_group: whether protected columns are inputs, too.
+            categorical: columns whose values, also numbers, are levels.
+            dtype: of X and y.
 
             split = random_split(table.groups(sex), seed=0)
             data = table.dataset(sex, train=split.train)
@@ -240,11 +250,11 @@ class Table:
     def _refuse_leaking_means(self, features: Sequence[str], categorical: Sequence[str]) -> None:
         """A mean over all rows would leak the held-out rows into training."""
         for name in features:
-            column = self.columns[name]
-            if name in categorical or not holds_numbers(column) or not is_missing(column).any():
+            column = Column(name, self.columns[name])
+            if name in categorical or not column.is_numeric or not column.missing.any():
                 continue
             raise ValueError(
-                f"{name} is missing in {int(is_missing(column).sum())} of {self.rows} rows, and the"
+                f"{name} is missing in {int(column.missing.sum())} of {self.rows} rows, and the"
                 " mean that fills them must come from training rows: split first,"
                 " random_split(table.groups(group), seed=0), and pass train=split.train; or drop"
                 " those rows with table.complete()"
@@ -262,17 +272,14 @@ def is_census(source: str) -> bool:
 
 
 def _check_form(column: NDArray[Any], name: str) -> None:
-    """The forms that the columns of a Table have; `columns.column_of` makes them."""
-    if (
-        not isinstance(column, np.ndarray)
-        or column.ndim != 1
-        or column.dtype.kind not in NUMBERS + DATES + "UO"
-    ):
+    """Refuse what is not in the form that `Column.of` makes."""
+    is_vector = isinstance(column, np.ndarray) and column.ndim == 1
+    if not is_vector or column.dtype.kind not in "biufmMUO":
         raise ValueError(
             f"column {name!r} is not a vector of numbers or text; make the table with read_table"
         )
     types = set(map(type, column)) - {type(None)} if column.dtype.kind == "O" else set()
-    if types and types != {str} and types != {bool}:
+    if len(types) > 1 or not types <= {str, bool, int}:
         shown = ", ".join(sorted(kind.__name__ for kind in types))
         raise ValueError(
             f"column {name!r} holds objects of type {shown}; make the table with read_table"

@@ -23,11 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbound._utils.sentences import did_you_mean
+from fairbound.columns._column import Column
+from fairbound.columns._read import read_columns
 from fairbound.columns._rows import holds, names_in
-from fairbound.data._readers import read_columns
 from fairbound.data._table import Table
-
-Column = NDArray[Any]  # (rows,) numbers; NaN: the field was empty
 
 # The fill of empty fields. Folktables means to write -1 and writes 0: it calls `np.nan_to_num(x,
 # -1)`, whose second argument is `copy`, so that NaN becomes the default 0. All published results
@@ -122,11 +121,14 @@ def task_of(name: str | CensusTask) -> CensusTask:
 def apply(
     task: str | CensusTask, rows: Any, missing: int | None = HISTORICAL, source: str = "rows"
 ) -> Table:
-    """The task's table, from rows in the form of the person file: a mapping of columns, or a data
-    frame.
+    """Make the task's table from rows in the form of the person file.
 
-    `missing` is written where a feature's field was empty: 0 as in published results, -1 as
-    Folktables intends, None leaves NaN.
+    Args:
+        task: a task, or its name.
+        rows: a mapping of columns, or a data frame.
+        missing: what is written where a feature's field was empty: 0 as in published results, -1 as
+            Folktables intends, None leaves NaN.
+        source: what the table is called in reports.
 
     >>> rows = {
     ...     "AGEP": [30, 12],
@@ -176,7 +178,7 @@ def describe_absent(absent: Sequence[str], names: Iterable[str]) -> str:
     )
 
 
-def fill(column: Column, missing: int | None) -> Column:
+def fill(column: NDArray[Any], missing: int | None) -> NDArray[Any]:
     """Empty fields filled; whole numbers as integers, where nothing is missing.
 
     >>> fill(np.array([1.0, np.nan]), -1)
@@ -190,13 +192,8 @@ def fill(column: Column, missing: int | None) -> Column:
     return column.astype(np.int64)
 
 
-def numbers(name: str, column: Column) -> Column:
+def numbers(name: str, column: NDArray[Any]) -> NDArray[Any]:
     """A column as numbers, NaN where the field was empty."""
     if column.dtype.kind in "iuf":
         return column
-    try:
-        return column.astype(np.int64 if column.dtype.kind == "b" else np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"column {name} must hold numbers ({error}); PUMS codes are numbers, empty is NaN"
-        ) from error
+    return Column.of(column, name).numbers()

@@ -7,14 +7,21 @@ and never another group's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from fairbound.columns._vectors import (
+    as_binary,
+    as_numbers,
+    as_vector,
+    as_weights,
+    group_names,
+    same_length,
+)
 
 # A rate is a share of cells [label, prediction]: the cells that count, out of the cells in the
 # denominator.
@@ -31,6 +38,7 @@ RATES: dict[str, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
     "negative_predictive_value": (((0, 0),), ((0, 0), (1, 0))),
     "false_omission_rate": (((1, 0),), ((0, 0), (1, 0))),
 }
+WITHOUT_LABELS = ("positive_rate",)  # the rates that need no labels
 
 
 def _masks(which: int) -> Tensor:
@@ -44,6 +52,16 @@ def _masks(which: int) -> Tensor:
 
 NUMERATORS, DENOMINATORS = _masks(0), _masks(1)
 NAMES = tuple(RATES)
+
+
+Blocks = Sequence[tuple[str, Sequence[int]]]  # name, numbers of the groups that it pools
+
+
+def members_of(blocks: Blocks) -> tuple[Tensor, Tensor]:
+    """The groups of all blocks, one after the other, and the number of the block of each."""
+    members = [group for _, groups in blocks for group in groups]
+    block = [i for i, (_, groups) in enumerate(blocks) for _ in groups]
+    return torch.tensor(members, dtype=torch.long), torch.tensor(block, dtype=torch.long)
 
 
 class Rates(NamedTuple):
@@ -120,33 +138,30 @@ class Counts:
         """Both together; groups are matched by name, and those that one lacks count as empty
         there."""
         names = tuple(dict.fromkeys((*self.names, *other.names)))
-        parts = zip(self._among(names), other._among(names), strict=True)
-        return Counts(names, *(mine + theirs for mine, theirs in parts))
-
-    def _among(self, names: Sequence[str]) -> list[Tensor]:
-        """Weight, squares and examples with these groups, in this order; zeros for those that the
-        table lacks."""
-        place = {name: i for i, name in enumerate(names)}
-        at = torch.tensor([place[name] for name in self.names], dtype=torch.long)
-        parts = self.weight, self.squares, self.examples
-        return [part.new_zeros(len(names), 2, 2).index_copy(0, at, part) for part in parts]
+        mine, theirs = (
+            counts.collapsed([(name, [place[name]] if name in place else []) for name in names])
+            for counts in (self, other)
+            for place in [{name: i for i, name in enumerate(counts.names)}]
+        )
+        return Counts(
+            names,
+            mine.weight + theirs.weight,
+            mine.squares + theirs.squares,
+            mine.examples + theirs.examples,
+        )
 
     def only(self, groups: Sequence[int]) -> Counts:
         """Some of the groups, by number."""
-        at = torch.as_tensor(groups, dtype=torch.long)
-        names = tuple(self.names[i] for i in at.tolist())
-        return Counts(names, self.weight[at], self.squares[at], self.examples[at])
+        return self.collapsed([(self.names[g], [g]) for g in groups])
 
-    def collapsed(self, blocks: Sequence[tuple[str, Sequence[int]]]) -> Counts:
+    def collapsed(self, blocks: Blocks) -> Counts:
         """Groups pooled into blocks: (name, numbers of the groups)."""
-        picks = torch.zeros(len(blocks), len(self.names), dtype=torch.float64)
-        for i, (_, members) in enumerate(blocks):
-            picks[i, list(members)] = 1.0
-        parts = self.weight, self.squares, self.examples
-        weight, squares, examples = (
-            torch.einsum("bg,gyp->byp", picks, part.double()) for part in parts
+        members, block = members_of(blocks)
+        parts = (self.weight, self.squares, self.examples)
+        pooled = (
+            part.new_zeros(len(blocks), 2, 2).index_add(0, block, part[members]) for part in parts
         )
-        return Counts(tuple(name for name, _ in blocks), weight, squares, examples.long())
+        return Counts(tuple(name for name, _ in blocks), *pooled)
 
     def overall(self) -> Counts:
         """All groups pooled into one."""
@@ -190,89 +205,12 @@ def _effective(rate: Tensor, total: Tensor, squares_in: Tensor, squares_out: Ten
     return torch.where((rate > 0) & (rate < 1), torch.minimum(inner, kish), kish)
 
 
-def as_vector(values: Any) -> Tensor:
-    tensor = values if isinstance(values, Tensor) else _from_array(np.asarray(values))
-    if tensor.ndim == 2 and tensor.shape[1] == 1:
-        tensor = tensor[:, 0]
-    if tensor.ndim != 1:
-        raise ValueError(
-            f"expected one number per example, got an array of shape {tuple(tensor.shape)}"
-        )
-    return tensor.detach()
-
-
-def _from_array(array: NDArray[Any]) -> Tensor:
-    """A tensor of a numpy array of any layout; lists of numbers arrive here in float64."""
-    if array.dtype.kind not in "biuf":
-        raise ValueError(
-            f"expected numbers, got {array.dtype} such as {array.ravel()[:1].tolist()}"
-        )
-    if array.dtype.kind == "u":
-        array = array.astype(np.int64)
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def as_binary(values: Any, what: str) -> Tensor:
-    """(examples,) whole numbers 0 and 1."""
-    tensor = as_vector(values)
-    if tensor.dtype == torch.bool or tensor.numel() == 0:
-        return tensor.long()
-    whole = tensor.long()
-    low, high = whole.aminmax()
-    if (
-        int(low) < 0
-        or int(high) > 1
-        or (tensor.is_floating_point() and bool((whole != tensor).any()))
-    ):
-        wrong = tensor[(whole < 0) | (whole > 1) | (whole != tensor)]
-        raise ValueError(
-            f"{what} must be 0 or 1, found {wrong[0].item():g} ({wrong.numel()} of {tensor.numel()}"
-            " examples); threshold scores first, and encode classes as 0 and 1"
-        )
-    return whole
-
-
-def as_numbers(groups: Any) -> Tensor:
-    tensor = as_vector(groups)
-    if tensor.is_floating_point() or tensor.dtype == torch.bool:
-        raise ValueError(f"groups must be numbered 0, 1, ... (-1: in no group), got {tensor.dtype}")
-    if tensor.numel() and int(tensor.min()) < -1:
-        raise ValueError(
-            f"groups must be numbered 0, 1, ... (-1: in no group), found {int(tensor.min())}"
-        )
-    return tensor.long()
-
-
-def group_names(groups: Tensor, names: Sequence[str]) -> Sequence[str]:
-    highest = int(groups.max()) if groups.numel() else -1
-    if not names:
-        if highest > 1_000 + 10 * groups.numel():
-            raise ValueError(
-                f"groups go up to {highest} in {groups.numel()} examples; number them 0, 1, ... (as"
-                " Intersection.group() does)"
-            )
-        return [str(i) for i in range(highest + 1)]
-    if highest >= len(names):
-        raise ValueError(f"groups go up to {highest} but only {len(names)} names are given")
-    if len(set(names)) != len(names):
-        raise ValueError("two groups have the same name")
-    return names
-
-
 def numbered_reference(names: Sequence[str], reference: str) -> int:
     """The number of the reference group."""
     if reference not in names:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise ValueError(f"the reference group {reference!r} is none of {shown}")
     return names.index(reference)
-
-
-def as_weights(weights: Any) -> Tensor:
-    tensor = as_vector(weights).double()
-    if tensor.numel() and not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
-        raise ValueError("weights must be finite and not negative")
-    return tensor
 
 
 def examples_in_groups(
@@ -289,11 +227,3 @@ def examples_in_groups(
     if bool(inside.all()):  # without copies
         return numbers, g, w, listed
     return numbers[inside], g[inside], w[inside], listed
-
-
-def same_length(**columns: Sized) -> None:
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(
-            "lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items())
-        )

@@ -14,7 +14,12 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from fairbound.metrics._counts import examples_in_groups, numbered_reference
+from fairbound.metrics._counts import (
+    Blocks,
+    examples_in_groups,
+    members_of,
+    numbered_reference,
+)
 from fairbound.metrics._intervals import (
     DRAWS,
     FEWEST,
@@ -53,20 +58,17 @@ class Losses:
 
     @staticmethod
     def of(losses: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()) -> Losses:
-        """Of some examples: per-example losses; groups numbered 0, 1, ... (-1: in no group)."""
+        """The table of some examples.
+
+        Args:
+            losses: (n,) the finite loss of each example.
+            groups: (n,) the group 0, 1, ... of each example; -1: in no group, skipped.
+            weights: (n,) not negative; None: 1.
+            names: of the groups 0, 1, ..., absent ones included; empty: their numbers.
+        """
         loss, g, w, names = examples_in_groups(losses, groups, weights, names, "losses")
-        size = len(names)
-        examples = torch.bincount(g, minlength=size)
-        weight = torch.bincount(g, w, minlength=size)
-        mean = torch.bincount(g, w * loss, minlength=size) / weight.where(
-            weight > 0, torch.ones_like(weight)
-        )
-        off = loss - mean[g]
-        w2 = w.square()
-        sums = (
-            torch.bincount(g, part, minlength=size) for part in (w2, w2 * off, w2 * off.square())
-        )
-        return Losses(names, examples, weight, mean, *sums)
+        zero = torch.zeros(1, dtype=loss.dtype)
+        return _pooled(names, g, torch.ones_like(w), w, loss, w.square(), zero, zero)
 
     def means(self) -> tuple[float | None, ...]:
         """The mean loss of every group; None for a group without examples."""
@@ -86,24 +88,45 @@ class Losses:
         variance = self.second / weight.square() * effective / (effective - 1).clamp(min=1e-9)
         return variance.clamp(min=0).sqrt(), (effective - 1).clamp(min=0)
 
-    def pooled(self, members: Sequence[int], name: str) -> Losses:
-        """Several groups as one."""
-        if not len(members):
-            raise ValueError("no group to pool")
-        at = torch.as_tensor(members, dtype=torch.long)
-        chosen = Losses(
-            tuple(self.names[i] for i in members),
-            *(getattr(self, f.name)[at] for f in fields(self)[1:]),
-        )
-        weight = chosen.weight.sum(0, keepdim=True)
-        mean = (chosen.weight * chosen.mean).sum(0, keepdim=True) / weight.where(
-            weight > 0, torch.ones_like(weight)
-        )
-        shift = chosen.mean - mean
-        first = chosen.first + shift * chosen.squares
-        second = chosen.second + 2 * shift * chosen.first + shift.square() * chosen.squares
-        sums = (part.sum(0, keepdim=True) for part in (chosen.squares, first, second))
-        return Losses((name,), chosen.examples.sum(0, keepdim=True), weight, mean, *sums)
+    def collapsed(self, blocks: Blocks) -> Losses:
+        """Groups pooled into blocks: (name, numbers of the groups)."""
+        members, block = members_of(blocks)
+        parts = (getattr(self, part.name)[members] for part in fields(self)[1:])
+        return _pooled(tuple(name for name, _ in blocks), block, *parts)
+
+    def comparable(self) -> Tensor:
+        """(G,) whether gaps compare the group: with fewer than FEWEST examples they do not, since
+        losses are skewed, and the spread of so few is uncertain."""
+        return (self.examples >= FEWEST) & (self.weight > 0)
+
+
+def _pooled(
+    names: tuple[str, ...],
+    block: Tensor,
+    examples: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    squares: Tensor,
+    first: Tensor,
+    second: Tensor,
+) -> Losses:
+    """The moments of blocks from those of their parts, which are about means of their own."""
+
+    def sums(part: Tensor) -> Tensor:
+        return torch.bincount(block, part, minlength=len(names))
+
+    total = sums(weight)
+    center = sums(weight * mean) / total.where(total > 0, torch.ones_like(total))
+    shift = mean - center[block]
+    return Losses(
+        names,
+        sums(examples).long(),
+        total,
+        center,
+        sums(squares),
+        sums(first + shift * squares),
+        sums(second + 2 * shift * first + shift.square() * squares),
+    )
 
 
 def from_mean(losses: Tensor) -> Tensor:
@@ -125,17 +148,22 @@ LOSS_GAPS = {  # name -> words
 def group_loss_intervals(
     losses: Losses, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> list[IntervalEstimate]:
-    """Every group's mean loss with its interval. One example gives a value without an interval."""
+    """Every group's mean loss with its interval. One example gives a value without an interval.
+
+    Args:
+        losses: the moments of all groups.
+        level: of the intervals, each for one group alone.
+        draws: of what the means may be; many groups get fewer.
+        seed: of the draws.
+    """
     check_level(level)
     error, freedom = losses.errors()
     if len(losses.names) > MANY_GROUPS:  # the quantiles that the draws approach
         t = torch.from_numpy(stdtrit(freedom.clamp(min=1.0).numpy(), (1 + level) / 2))
-        low, high = losses.mean - t * error, losses.mean + t * error
+        ends = losses.mean - t * error, losses.mean + t * error
     else:
-        drawn = [quantiles(column, level) for column in _draw(losses, draws, seed).unbind(1)]
-        low, high = torch.tensor(drawn, dtype=torch.float64).reshape(-1, 2).unbind(1)
-        low, high = low.minimum(losses.mean), high.maximum(losses.mean)
-    return estimates(losses.mean, (low, high), losses.weight > 0, freedom > 0)
+        ends = quantiles(_draw(losses, draws, seed), level)
+    return estimates(losses.mean, ends, losses.weight > 0, freedom > 0)
 
 
 def loss_gaps(
@@ -146,52 +174,44 @@ def loss_gaps(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> dict[str, IntervalEstimate]:
-    """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples:
-    losses are skewed, and the spread of so few is uncertain."""
+    """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples.
+
+    Args:
+        losses: the moments of all groups.
+        reference: name of the group that all others are compared with; None: the largest one.
+        level: of the intervals.
+        draws: of what the means may be; many groups get fewer.
+        seed: of the draws.
+    """
     check_level(level)
+    gaps = dict.fromkeys(LOSS_GAPS, UNDEFINED)
     present = (losses.weight > 0).nonzero().flatten().tolist()
     if not present:
-        return dict.fromkeys(LOSS_GAPS, UNDEFINED)
+        return gaps
     largest_group = int((losses.examples * (losses.weight > 0)).argmax())
     at = largest_group if reference is None else numbered_reference(losses.names, reference)
     others = [g for g in present if g != at]
-    overall = losses.pooled(present, "overall")
-    gaps = {"loss": group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]}
-    signed = at in present and bool(others)
-    gaps["loss_difference"] = (
-        _signed(losses, others, at, level, draws, seed) if signed else UNDEFINED
-    )
-    usable = (losses.examples >= FEWEST) & (losses.weight > 0)
+    overall = losses.collapsed([("overall", present)])
+    gaps["loss"] = group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]
+    if at in present and others:
+        pair = losses.collapsed([("others", others), ("reference", [at])])
+        value = float(pair.mean[0] - pair.mean[1])
+        gaps["loss_difference"] = IntervalEstimate(value)
+        if bool((pair.errors()[1] > 0).all()):
+            drawn = _draw(pair, draws, seed)
+            gaps["loss_difference"] = percentile(value, drawn[:, 0] - drawn[:, 1], level)
+    usable = losses.comparable()
     if int(usable.sum()) < 2:
-        return {**gaps, "largest_loss_gap": UNDEFINED, "largest_loss_gap_from_mean": UNDEFINED}
-    (error, freedom), mean = losses.errors(), losses.mean[usable]
-    resampling = (
-        mean,
-        error[usable],
-        freedom[usable],
-        draws_for(len(mean), draws),
-        np.random.default_rng(seed),
-    )
-    ends = largest([resampled_means(*resampling)], level)
+        return gaps
+    mean, error, freedom = (part[usable] for part in (losses.mean, *losses.errors()))
+    count, rng = draws_for(len(mean), draws), np.random.default_rng(seed)
+    ends = largest([resampled_means(mean, error, freedom, count, rng)], level)
     gaps["largest_loss_gap"] = IntervalEstimate.within(float(spread(mean)), ends)
-    value = float(from_mean(mean))
+    value, off = float(from_mean(mean)), student_draws(mean, error, freedom, count, rng) - mean
     gaps["largest_loss_gap_from_mean"] = IntervalEstimate.within(
-        value, around(value, from_mean(student_draws(*resampling) - mean), level)
+        value, around(value, from_mean(off), level)
     )
     return gaps
-
-
-def _signed(
-    losses: Losses, others: Sequence[int], at: int, level: float, draws: int, seed: int
-) -> IntervalEstimate:
-    sides = losses.pooled(others, "others"), losses.pooled([at], "reference")
-    columns = (torch.cat([getattr(side, f.name) for side in sides]) for f in fields(losses)[1:])
-    pair = Losses(("others", "reference"), *columns)
-    value = float(pair.mean[0] - pair.mean[1])
-    if bool((pair.errors()[1] <= 0).any()):
-        return IntervalEstimate(value)
-    drawn = _draw(pair, draws, seed)
-    return percentile(value, drawn[:, 0] - drawn[:, 1], level)
 
 
 def _draw(losses: Losses, draws: int, seed: int) -> Tensor:

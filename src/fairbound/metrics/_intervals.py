@@ -70,12 +70,17 @@ UNDEFINED = IntervalEstimate(None)
 def estimates(
     value: Tensor, ends: Sequence[Tensor], defined: Tensor, known: Tensor | None = None
 ) -> list[IntervalEstimate]:
-    """One for each number (G,): UNDEFINED where it is not defined, without ends where these are not
-    known."""
-    rows, known = torch.stack([value, *ends], -1).tolist(), defined if known is None else known
+    """One for each number (G,), with ends that are widened to hold it; UNDEFINED where it is not
+    defined, without ends where these are not known."""
+    known = defined if known is None else known
+    columns = [value]
+    if ends:
+        columns += [ends[0].minimum(value), ends[1].maximum(value)]
     return [
-        (IntervalEstimate(*row) if sure else IntervalEstimate(row[0])) if ok else UNDEFINED
-        for row, ok, sure in zip(rows, defined.tolist(), known.tolist(), strict=True)
+        (IntervalEstimate(*row) if has_ends else IntervalEstimate(row[0])) if ok else UNDEFINED
+        for row, ok, has_ends in zip(
+            torch.stack(columns, -1).tolist(), defined.tolist(), known.tolist(), strict=True
+        )
     ]
 
 
@@ -141,13 +146,15 @@ def resampled_rates(
         error = drawn.std(0)
         return Resampled(trials, drawn.mean(0), error, drawn, error.expand_as(drawn))
     n = _whole(trials)
-    chance = _shrunk(successes.minimum(n), n, log=False)[0].unsqueeze(-1).numpy()
-    hits = (
-        torch.from_numpy(rng.binomial(n.long().unsqueeze(-1).numpy(), chance, (len(n), draws)))
-        .double()
-        .T
-    )
-    return Resampled(n, *_shrunk(successes.minimum(n), n, log), *_shrunk(hits, n, log))
+    center, error = _shrunk(successes.minimum(n), n, log)
+    chance = _shrunk(successes.minimum(n), n, log=False)[0]
+    return Resampled(n, center, error, *_shrunk(_binomial_draws(n, chance, draws, rng), n, log))
+
+
+def _binomial_draws(n: Tensor, chance: Tensor, draws: int, rng: np.random.Generator) -> Tensor:
+    """(draws, G) successes of n trials, for n and chance (G,)."""
+    trials, chances = n.long().unsqueeze(-1).numpy(), chance.unsqueeze(-1).numpy()
+    return torch.from_numpy(rng.binomial(trials, chances, (len(n), draws))).double().T
 
 
 def _whole(trials: Tensor) -> Tensor:
@@ -168,11 +175,8 @@ def rate_noise(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Gen
     the n examples is too small on average, and a mean over many groups would show it."""
     n = _whole(trials)
     chance = (successes.minimum(n) + 2) / (n + 4)
-    hits = rng.binomial(
-        n.long().unsqueeze(-1).numpy(), chance.unsqueeze(-1).numpy(), (len(n), draws)
-    )
     scale = ((n + 1) / (n - 1).clamp(min=1.0)).sqrt()
-    return (torch.from_numpy(hits).double().T / n - chance) * scale
+    return (_binomial_draws(n, chance, draws, rng) / n - chance) * scale
 
 
 # Means --------------------------------------------------------------------------------------------
@@ -201,7 +205,8 @@ def resampled_means(
 
 def percentile(value: float, drawn: Tensor, level: float) -> IntervalEstimate:
     """The middle share `level` of the drawn values (draws,)."""
-    return IntervalEstimate.within(value, quantiles(drawn, level))
+    low, high = quantiles(drawn, level)
+    return IntervalEstimate.within(value, (float(low), float(high)))
 
 
 def around(value: float, noise: Tensor, level: float) -> tuple[float, float]:
@@ -216,63 +221,61 @@ def spread(numbers: Tensor) -> Tensor:
 
 
 def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
-    """Ends for the largest difference of two groups over all parts."""
-    all_large = all(bool((part.examples >= LARGE_GROUP).all()) for part in parts)
-    if max(len(part.center) for part in parts) > (MAX_PAIRED if all_large else FEW_GROUPS):
-        return _bands(parts, level)
-    pairs = sum(len(part.center) * (len(part.center) - 1) // 2 for part in parts)
-    draws = draws_for(pairs, len(parts[0].centers))
-    worst = parts[0].center.new_zeros(draws)
-    for part in parts:
-        for i in range(len(part.center) - 1):
-            off = _from(part.centers[:draws], i) - _from(part.center, i)
-            worst = torch.maximum(worst, (off.abs() / _error(part.errors[:draws], i)).amax(-1))
-    q = quantile(worst, level)
-    low = high = 0.0
-    for part in parts:
-        for i in range(len(part.center) - 1):
-            gap, error = _from(part.center, i).abs(), _error(part.error, i)
-            low, high = (
-                max(low, float((gap - q * error).max())),
-                max(high, float((gap + q * error).max())),
-            )
-    return low, high
+    """Ends for the largest difference of two groups over all parts.
 
-
-def _from(numbers: Tensor, i: int) -> Tensor:
-    """Number i minus each later one."""
-    return numbers[..., i : i + 1] - numbers[..., i + 1 :]
-
-
-def _error(errors: Tensor, i: int) -> Tensor:
-    """Standard errors of these differences."""
-    both = errors[..., i : i + 1].square() + errors[..., i + 1 :].square()
-    return both.sqrt().clamp(min=torch.finfo(errors.dtype).tiny)
-
-
-def _bands(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
-    """The same from a band for each group, as wide as the largest distance of a resample from its
-    center says.
-
-    They are wider than those from pairs, and their cost grows with the groups, not the pairs.
+    Of few groups all differences have simultaneous intervals. Of many each group has a band, as
+    wide as the largest distance of a resample from its center says: these are wider, and their cost
+    grows with the groups, not the pairs.
     """
+    all_large = all(bool((part.examples >= LARGE_GROUP).all()) for part in parts)
+    sizes = [len(part.center) for part in parts]
+    paired = max(sizes) <= (MAX_PAIRED if all_large else FEW_GROUPS)
+    if paired:
+        pairs = sum(size * (size - 1) // 2 for size in sizes)
+        draws = draws_for(pairs, len(parts[0].centers))
+        parts = [_differences(part, draws) for part in parts]
     tiny = torch.finfo(parts[0].center.dtype).tiny
     far = [
         ((part.centers - part.center).abs() / part.errors.clamp(min=tiny)).amax(-1)
         for part in parts
     ]
     q = quantile(torch.stack(far).amax(0), level)
-    low = max(float((p.center - q * p.error).max() - (p.center + q * p.error).min()) for p in parts)
-    high = max(
-        float((p.center + q * p.error).max() - (p.center - q * p.error).min()) for p in parts
+    low = high = 0.0
+    for part in parts:
+        center, away = part.center, q * part.error
+        if paired:
+            ends = (center.abs() - away).max(), (center.abs() + away).max()
+        else:
+            ends = (
+                (center - away).max() - (center + away).min(),
+                (center + away).max() - (center - away).min(),
+            )
+        low, high = max(low, float(ends[0])), max(high, float(ends[1]))
+    return low, high
+
+
+def _differences(part: Resampled, draws: int) -> Resampled:
+    """Every number minus each later one, in the first `draws` resamples."""
+    i, j = torch.triu_indices(len(part.center), len(part.center), 1)
+
+    def both(errors: Tensor) -> Tensor:
+        return (errors[..., i].square() + errors[..., j].square()).sqrt()
+
+    centers = part.centers[:draws]
+    return Resampled(
+        part.examples[i].minimum(part.examples[j]),
+        part.center[i] - part.center[j],
+        both(part.error),
+        centers[:, i] - centers[:, j],
+        both(part.errors[:draws]),
     )
-    return max(0.0, low), high
 
 
-def quantiles(drawn: Tensor, level: float) -> tuple[float, float]:
-    """The ends of the middle share `level` of the drawn values (draws,)."""
-    low, high = np.quantile(drawn.numpy(), [(1 - level) / 2, (1 + level) / 2], method="nearest")
-    return float(low), float(high)
+def quantiles(drawn: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The ends of the middle share `level` of the drawn values (draws, ...)."""
+    shares = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.quantile(drawn.numpy(), shares, axis=0, method="nearest")
+    return torch.as_tensor(low), torch.as_tensor(high)
 
 
 def quantile(drawn: Tensor, level: float) -> float:

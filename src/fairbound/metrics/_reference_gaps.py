@@ -9,6 +9,7 @@ tail has few draws in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,8 @@ from fairbound.metrics._intervals import (
     beta_draws,
     check_level,
     draws_for,
-    percentile,
+    estimates,
+    quantiles,
 )
 
 # who is flagged wrongly, who is missed wrongly
@@ -45,12 +47,12 @@ NOT_COMPARED = ReferenceGap(UNDEFINED, UNDEFINED, False)
 def reference_gaps(
     counts: Counts,
     reference: str,
+    compared_rates: Sequence[str] = ERROR_RATES,
     *,
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
     min_size: int = 0,
-    intervals: bool = True,
 ) -> dict[str, dict[str, ReferenceGap]]:
     """Name of the group -> error rate -> its gap, for the groups of at least `min_size` examples
     that have the rate.
@@ -68,28 +70,27 @@ def reference_gaps(
     compared = [g for g in order if g != at and sizes[g] >= max(min_size, 1)]
     gaps: dict[str, dict[str, ReferenceGap]] = {counts.names[g]: {} for g in compared}
     rates, rng = counts.rates(), np.random.default_rng(seed)
-    for rate in ERROR_RATES:
+    for rate in compared_rates:
         row = NAMES.index(rate)
         groups = [g for g in compared if rates.defined[row, g]]
         if not groups or not rates.defined[row, at]:
             continue
-        value, base = rates.values[row, groups], float(rates.values[row, at])
+        value, base = rates.values[row, groups], rates.values[row, at]
         both = torch.tensor([*groups, at])
         drawn = beta_draws(
             rates.successes[row, both], rates.trials[row, both], draws_for(len(both), draws), rng
         )
         difference, ratio = drawn[:, :-1] - drawn[:, -1:], drawn[:, :-1] / drawn[:, -1:]
         tail = 2 * ndtr(-(difference.mean(0).abs() / difference.std(0)).numpy()) * len(groups)
-        for i, g in enumerate(groups):
-            gap = percentile(float(value[i]) - base, difference[:, i], level)
-            over = percentile(float(value[i]) / base, ratio[:, i], level) if base > 0 else UNDEFINED
-            outside = gap.low is not None and gap.high is not None and not gap.low <= 0 <= gap.high
-            beyond_chance = outside and bool(tail[i] <= 1 - level)
-            if not intervals:
-                gap, over, beyond_chance = (
-                    IntervalEstimate(gap.value),
-                    IntervalEstimate(over.value),
-                    False,
-                )
+        defined = torch.ones(len(groups), dtype=torch.bool)
+        pairs = zip(
+            estimates(value - base, quantiles(difference, level), defined),
+            estimates(value / base, quantiles(ratio, level), defined & (base > 0)),
+            tail <= 1 - level,
+            groups,
+            strict=True,
+        )
+        for gap, over, is_clear, g in pairs:
+            beyond_chance = bool(is_clear) and not gap.low <= 0 <= gap.high  # type: ignore[operator]
             gaps[counts.names[g]][rate] = ReferenceGap(gap, over, beyond_chance)
     return gaps

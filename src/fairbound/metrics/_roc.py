@@ -11,15 +11,14 @@ scikit-learn's `calibration_curve`, or one bin for each whole-numbered score.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from fairbound.metrics._counts import NAMES, Counts, as_binary, examples_in_groups, same_length
+from fairbound.metrics._counts import NAMES, Counts
 from fairbound.metrics._intervals import (
     DRAWS,
     FEWEST,
@@ -33,6 +32,7 @@ from fairbound.metrics._intervals import (
     spread,
     wilson,
 )
+from fairbound.metrics._scores import Scores
 
 FEWEST_OF_CLASS = 5  # with label 1, and with label 0, in a group whose AUC is compared
 MAX_POINTS = 101  # of a curve that is drawn
@@ -41,65 +41,16 @@ CALIBRATION_BINS = 10
 HISTOGRAM_BINS = 40
 
 
-class Ranked(NamedTuple):
-    """Examples in cells of equal group and score, in this order."""
-
-    names: tuple[str, ...]
-    group: Tensor  # (cells,)
-    weight: Tensor  # (2, cells) sums of weights, of label 0 and of label 1
-    squares: Tensor  # (2, cells) sums of squared weights
-    examples: Tensor  # (2, groups)
-
-    @staticmethod
-    def of(
-        scores: Any, labels: Any, groups: Any, *, weights: Any = None, names: Sequence[str] = ()
-    ) -> Ranked:
-        """Of some examples; groups numbered 0, 1, ... (-1: in no group)."""
-        g_all, y_all = torch.as_tensor(groups), as_binary(labels, "labels")
-        same_length(groups=g_all, labels=y_all)
-        y = y_all[g_all >= 0].cpu()
-        s, g, w, names = examples_in_groups(scores, groups, weights, names, "scores")
-        order = torch.from_numpy(np.lexsort((s.numpy(), g.numpy())))
-        s, g, w, y = s[order], g[order], w[order], y[order]
-        new = torch.ones(len(s), dtype=torch.bool)
-        new[1:] = (s[1:] != s[:-1]) | (g[1:] != g[:-1])
-        cell = new.cumsum(0) - 1
-        cells, size = int(new.sum()), len(names)
-        parts = [
-            torch.bincount(2 * cell + y, part, minlength=2 * cells).reshape(cells, 2).T
-            for part in (w, w.square())
-        ]
-        counts = torch.bincount(2 * g + y, (w > 0).double(), minlength=2 * size).reshape(size, 2).T
-        return Ranked(names, g[new], parts[0], parts[1], counts.long())
-
-    def total(self, part: Tensor) -> Tensor:
-        """(groups,) sums over the cells of each group."""
-        return torch.bincount(self.group, part, minlength=len(self.names))
-
-    def before(self, part: Tensor) -> Tensor:
-        """(cells,) sums over the cells of the same group with lower scores."""
-        running = part.cumsum(0) - part
-        starts = torch.ones(len(part), dtype=torch.bool)
-        starts[1:] = self.group[1:] != self.group[:-1]
-        return running - running[starts][starts.cumsum(0) - 1]
-
-    def curve(self, g: int) -> tuple[tuple[float, float], ...]:
-        """(false positive rate, true positive rate) of group g for thresholds from high to low, at
-        most MAX_POINTS."""
-        start, end = (int(torch.searchsorted(self.group, i)) for i in (g, g + 1))
-        weights = self.weight[:, start:end].flip(1)
-        totals = weights.sum(1)
-        if bool((totals <= 0).any()):
-            return ()
-        points = torch.cat(
-            [torch.zeros(2, 1, dtype=weights.dtype), weights.cumsum(1) / totals.unsqueeze(1)], 1
-        ).T
-        shown = (
-            torch.linspace(0, len(points) - 1, min(MAX_POINTS, len(points)), dtype=torch.float64)
-            .round()
-            .long()
-        )
-        return tuple((fpr, tpr) for fpr, tpr in points[shown].tolist())
+def roc_curve(scores: Scores, group: int) -> tuple[tuple[float, float], ...]:
+    """(false positive rate, true positive rate) of a group for thresholds from high to low, at most
+    MAX_POINTS; empty without both labels."""
+    weights = scores.weights[:, scores.cells(group)].flip(1)
+    totals = weights.sum(1, keepdim=True)
+    if bool((totals <= 0).any()):
+        return ()
+    points = torch.cat([torch.zeros(2, 1, dtype=weights.dtype), weights.cumsum(1) / totals], 1).T
+    shown = torch.linspace(0, len(points) - 1, min(MAX_POINTS, len(points)), dtype=torch.float64)
+    return tuple((fpr, tpr) for fpr, tpr in points[shown.round().long()].tolist())
 
 
 class Auc(NamedTuple):
@@ -111,35 +62,31 @@ class Auc(NamedTuple):
     freedom: Tensor  # (groups,) effective examples of the smaller class - 1
 
 
-def auc(ranked: Ranked) -> Auc:
+def auc(scores: Scores) -> Auc:
     """AUC of every group with its standard error.
 
-    >>> areas = auc(Ranked.of([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1], [0, 0, 0, 0]))
+    >>> areas = auc(Scores.of([0.1, 0.4, 0.35, 0.8], [0, 0, 0, 0], [0, 0, 1, 1]))
     >>> areas.value.tolist()
     [0.75]
     """
-    (negative, positive), tiny = ranked.weight, torch.finfo(ranked.weight.dtype).tiny
-    no, yes = (ranked.total(part) for part in (negative, positive))
+    (negative, positive), tiny = scores.weights, torch.finfo(scores.weights.dtype).tiny
+    no, yes = (scores.total(part) for part in (negative, positive))
     defined = (no > 0) & (yes > 0)
-    no_of, yes_of = (part.clamp(min=tiny)[ranked.group] for part in (no, yes))
+    no_of, yes_of = (part.clamp(min=tiny)[scores.groups] for part in (no, yes))
     # of the positives in a cell, among the negatives
-    v10 = (ranked.before(negative) + negative / 2) / no_of
-    v01 = 1 - (ranked.before(positive) + positive / 2) / yes_of
-    value = torch.where(defined, ranked.total(positive * v10) / yes.clamp(min=tiny), 0.0)
-    off, effective = value[ranked.group], []
+    v10 = (scores.before(negative) + negative / 2) / no_of
+    v01 = 1 - (scores.before(positive) + positive / 2) / yes_of
+    value = torch.where(defined, scores.total(positive * v10) / yes.clamp(min=tiny), 0.0)
+    off, effective = value[scores.groups], []
     variance = torch.zeros_like(value)
-    for total, squares, placed in ((yes, ranked.squares[1], v10), (no, ranked.squares[0], v01)):
-        n = total.square() / ranked.total(squares).clamp(min=tiny)
-        scatter = ranked.total(squares * (placed - off).square()) / total.square().clamp(min=tiny)
+    for total, squares, placed in ((yes, scores.squares[1], v10), (no, scores.squares[0], v01)):
+        n = total.square() / scores.total(squares).clamp(min=tiny)
+        scatter = scores.total(squares * (placed - off).square()) / total.square().clamp(min=tiny)
         variance += scatter * n / (n - 1).clamp(min=1e-9)
         effective.append(n)
     fewer = torch.minimum(*effective)
-    return Auc(
-        value,
-        torch.where(defined & (fewer > 1), variance, 0.0).sqrt(),
-        defined,
-        (fewer - 1).clamp(min=0),
-    )
+    error = torch.where(defined & (fewer > 1), variance, 0.0).sqrt()
+    return Auc(value, error, defined, (fewer - 1).clamp(min=0))
 
 
 def auc_intervals(areas: Auc, level: float = 0.95) -> list[IntervalEstimate]:
@@ -152,29 +99,22 @@ def auc_intervals(areas: Auc, level: float = 0.95) -> list[IntervalEstimate]:
     ends = torch.stack([torch.sigmoid(torch.logit(inner) + sign * half) for sign in (-1, 1)])
     apart = areas.error == 0
     low, high = torch.where(apart, torch.stack(wilson(value, areas.freedom + 1, level)), ends)
-    return estimates(
-        value, (low.minimum(value), high.maximum(value)), areas.defined, areas.freedom > 0
-    )
+    return estimates(value, (low, high), areas.defined, areas.freedom > 0)
 
 
 def auc_difference(
-    ranked: Ranked, areas: Auc, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+    scores: Scores, areas: Auc, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
 ) -> tuple[IntervalEstimate, tuple[int, int] | None]:
     """Largest minus smallest AUC, and the two groups. Groups with fewer than FEWEST examples, or
     FEWEST_OF_CLASS of a label, are skipped."""
-    enough = (
-        (ranked.examples.sum(0) >= FEWEST)
-        & (ranked.examples.amin(0) >= FEWEST_OF_CLASS)
-        & areas.defined
-    )
-    usable = (enough & (areas.error > 0)).nonzero().flatten()
+    examples = torch.stack([scores.total(part) for part in scores.examples])
+    enough = (examples.sum(0) >= FEWEST) & (examples.amin(0) >= FEWEST_OF_CLASS)
+    usable = (enough & areas.defined & (areas.error > 0)).nonzero().flatten()
     if len(usable) < 2:
         return UNDEFINED, None
-    value = areas.value[usable]
+    value, error, _, freedom = (part[usable] for part in areas)
     count, rng = draws_for(len(value), draws), np.random.default_rng(seed)
-    low, high = largest(
-        [resampled_means(value, areas.error[usable], areas.freedom[usable], count, rng)], level
-    )
+    low, high = largest([resampled_means(value, error, freedom, count, rng)], level)
     pair = int(usable[int(value.argmax())]), int(usable[int(value.argmin())])
     return IntervalEstimate.within(float(spread(value)), (low, min(high, 1.0))), pair
 
@@ -205,18 +145,16 @@ def bin_edges(score: Tensor, bins: int) -> Tensor:
 
 
 def histograms(
-    score: Tensor, g: Tensor, weights: Tensor | None, groups: int, bins: int = HISTOGRAM_BINS
+    scores: Scores, bins: int = HISTOGRAM_BINS
 ) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
     """Edges, and the share of each group's weight in each bin; a bin holds its left edge, the last
     one both."""
-    edges = bin_edges(score, bins)
+    edges = bin_edges(scores.values, bins)
     bins = len(edges) - 1
-    at = ((score - edges[0]) / (edges[-1] - edges[0]) * bins).long().clamp(0, bins - 1)
-    table = (
-        torch.bincount(g * bins + at, weights, minlength=groups * bins)
-        .double()
-        .reshape(groups, bins)
-    )
+    place = ((scores.values - edges[0]) / (edges[-1] - edges[0]) * bins).long().clamp(0, bins - 1)
+    place += scores.groups * bins
+    table = torch.bincount(place, scores.weights.sum(0), minlength=len(scores.names) * bins)
+    table = table.double().reshape(-1, bins)
     shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
     return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]
 
@@ -229,34 +167,36 @@ class CalibrationBin(NamedTuple):
     examples: int
 
 
-def calibration(
-    score: Tensor,
-    labels: Tensor,
-    g: Tensor,
-    weights: Tensor | None,
-    groups: int,
-    level: float = 0.95,
-) -> list[tuple[CalibrationBin, ...]]:
+def calibration(scores: Scores, level: float = 0.95) -> list[tuple[CalibrationBin, ...]]:
     """The bins of each group that hold examples, from low to high scores; intervals are
     Wilson's."""
-    edges = bin_edges(score, CALIBRATION_BINS)
+    edges = bin_edges(scores.values, CALIBRATION_BINS)
     bins = len(edges) - 1
     # an edge belongs to the bin below, as in scikit-learn
-    cell = g * bins + torch.searchsorted(edges[1:-1], score)
-    names = [str(i) for i in range(groups * bins)]
-    counts = Counts.of(labels, torch.zeros_like(labels), cell, weights=weights, names=names)
+    place = scores.groups * bins + torch.searchsorted(edges[1:-1], scores.values)
+    size = len(scores.names) * bins
+
+    def sums(part: Tensor) -> Tensor:
+        return torch.bincount(place, part, minlength=size)
+
+    def table(part: Tensor) -> Tensor:
+        """(size, 2, 2) by label, as if all were predicted 0."""
+        by_label = torch.stack([sums(row) for row in part], 1)
+        return torch.stack([by_label, torch.zeros_like(by_label)], 2)
+
+    names = tuple(str(i) for i in range(size))
+    counts = Counts(names, *map(table, (scores.weights, scores.squares, scores.examples)))
     rates, at = counts.rates(), NAMES.index("base_rate")
-    w = torch.ones_like(score) if weights is None else weights
-    sums = [torch.bincount(cell, part, minlength=len(names)) for part in (w * score, w)]
-    mean = sums[0] / sums[1].clamp(min=torch.finfo(score.dtype).tiny)
-    means = (mean.round() if whole_numbers(score) else mean).tolist()
-    shares = estimates(
-        rates.values[at], wilson(rates.values[at], rates.trials[at], level), rates.defined[at]
-    )
+    weight = scores.weights.sum(0)
+    mean = sums(weight * scores.values) / sums(weight).clamp(min=torch.finfo(weight.dtype).tiny)
+    means = (mean.round() if whole_numbers(scores.values) else mean).tolist()
+    ends = wilson(rates.values[at], rates.trials[at], level)
+    shares = estimates(rates.values[at], ends, rates.defined[at])
     every = [
-        CalibrationBin(*each) for each in zip(means, shares, counts.sizes().tolist(), strict=True)
+        CalibrationBin(mean, share, int(examples))
+        for mean, share, examples in zip(means, shares, counts.sizes().tolist(), strict=True)
     ]
     return [
         tuple(each for each in every[k * bins : (k + 1) * bins] if each.rate.value is not None)
-        for k in range(groups)
+        for k in range(len(scores.names))
     ]

@@ -342,16 +342,14 @@ def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
     return pairs
 
 
-def group_rates(
-    counts: Counts, *, level: float = 0.95, intervals: bool = True
-) -> dict[str, list[IntervalEstimate]]:
+def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[IntervalEstimate]]:
     """Every rate of every group with its interval, by the name of the rate and in the order of the
     groups."""
     check_level(level)
     rates = counts.rates()
-    ends = wilson(rates.values, rates.trials, level) if intervals else ()
+    low, high = wilson(rates.values, rates.trials, level)
     return {
-        name: estimates(rates.values[i], [end[i] for end in ends], rates.defined[i])
+        name: estimates(rates.values[i], (low[i], high[i]), rates.defined[i])
         for i, name in enumerate(NAMES)
     }
 

@@ -453,6 +453,21 @@ def test_means_of_small_cells_are_shrunk_toward_everybody() -> None:
     assert CellMeans((level,), scores).trust[0].tolist() == [1.0]
 
 
+def test_weighted_cells_are_shrunk_by_kish_s_number_of_examples() -> None:
+    """Of two groups of 100 the one where 10 examples hold nearly all the weight is trusted less."""
+    g, heavy = np.repeat([0, 1], 100), np.arange(200) % 10 == 0
+    weight = np.where((g == 1) & heavy, 50.0, 1.0)
+    z = np.where(np.arange(200) // 10 % 2 == 0, 1.0, -1.0)
+    labels, groups = torch.zeros(200, dtype=torch.int64), {"group": torch.from_numpy(g)}
+    scores = ScoredExamples(tensor(z), (), labels, groups, tensor(weight))
+    own = by_group(constraints.demographic_parity(["A", "B"], bound=0.1))
+    effective = [np.square(weight[g == k].sum()) / np.square(weight[g == k]).sum() for k in (0, 1)]
+    rate = np.average(z > 0, weights=weight)
+    trust = np.array(effective) / (np.array(effective) + rate * (1 - rate) / 0.1**2)
+    np.testing.assert_allclose(CellMeans((own,), scores).trust[0], trust, rtol=1e-10)
+    assert effective == pytest.approx([100, 13.9], abs=0.1)
+
+
 def test_cells_of_a_label_are_shrunk_toward_that_label() -> None:
     rng = np.random.default_rng(0)
     g, y = np.repeat([0, 1], [300, 8]), rng.integers(0, 2, 308)

@@ -23,7 +23,7 @@ def overall(board: Board) -> list[str]:
     if "SGD" in {method.method for method in board.methods}:
         dropped = board.dropped
         sentences.append(
-            f"SGD without constraints solves {listed(list(map(str, dropped)))} in most runs: "
+            f"SGD without constraints solves {joined_names(list(map(str, dropped)))} in most runs: "
             f"{counted(len(dropped), 'instance')}, left out for every method."
             + ("" if board.counted else " Nothing is left to compare; tighten the bound.")
             if dropped
@@ -34,7 +34,8 @@ def overall(board: Board) -> list[str]:
     if len(board.names) > 1 and board.alike:
         sentences.append(
             f"All methods are equal on {counted(len(board.alike), 'instance')} of"
-            f" {len(board.counted)}, which separate nothing: {listed(list(map(str, board.alike)))}."
+            f" {len(board.counted)}, which separate nothing:"
+            f" {joined_names(list(map(str, board.alike)))}."
         )
     return sentences
 
@@ -53,7 +54,7 @@ def _of_part(board: Board, part: str) -> str:
     others = [i for i in shares.order[1:] if not shares.apart[first, i]]
     sentence = f"{what}, {names[first]} solves {size}"
     if others:
-        group = listed([names[i] for i in (first, *others)])
+        group = joined_names([names[i] for i in (first, *others)])
         sentence = f"{what}, the largest share solved is {size}; {group} cannot be told apart"
     pairs, of = shares.pairs
     apart = f"{pairs} of {counted(of, 'pair')}" if pairs else "No pair"
@@ -70,7 +71,7 @@ def problem_finding(board: Board, problem: Card) -> str:
     solving = [name for name in board.names if board.solved(name, instance).mean() > 0.5]
     words = f"{len(solving)} of {len(board.names)} methods solve it in most runs"
     if solving:
-        words += f": {listed(solving, 8)}"
+        words += f": {joined_names(solving, 8)}"
     return f"{words}. {_heldout_words(board, problem)}".strip()
 
 
@@ -99,9 +100,9 @@ def interval_text(ends: Numbers) -> str:
     return f"[{low}, {high}]"
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
+def joined_names(names: Sequence[str], most: int = 5) -> str:
     """
-    >>> listed(["a", "b", "c"]), listed(list("abcdefgh"), 3)
+    >>> joined_names(["a", "b", "c"]), joined_names(list("abcdefgh"), 3)
     ('a, b and c', 'a, b, c and 5 others')
     """
     if len(names) > most + 1:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fairbound.benchmark.problems._catalog import Instance
 from fairbound.constraints._batch import MiniBatch
 from fairbound.constraints._constraint import FunctionConstraint
-from fairbound.metrics._kkt import fitted_multipliers, residuals
+from fairbound.integrations.torch._kkt import fitted_multipliers, residuals
 
 BINDS = 1e-3  # of constraints in the units of the problems
 

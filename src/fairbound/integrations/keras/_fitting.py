@@ -22,8 +22,8 @@ from fairbound.data._dataset import Dataset, Split
 from fairbound.data._samplers import BatchSpec, Sampler
 from fairbound.integrations.keras._module import KerasModule
 from fairbound.integrations.keras._validation import check_inputs, refuse_probabilities
+from fairbound.integrations.torch._kkt import KKT
 from fairbound.integrations.torch._kkt_report import report_kkt
-from fairbound.metrics._kkt import KKT
 from fairbound.training._problem import Problem
 from fairbound.training._runner import run
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fairbound.columns._vectors import as_numbers
 from fairbound.constraints import _batch as torch_batch
 from fairbound.constraints._constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm
@@ -31,8 +32,8 @@ from fairbound.integrations.keras._validation import (
     write_weights,
 )
 from fairbound.integrations.torch._constrained import Constrained as TorchConstrained
+from fairbound.integrations.torch._kkt import KKT
 from fairbound.integrations.torch._steps import StepInfo
-from fairbound.metrics._kkt import KKT
 
 OTHER_BACKENDS = {
     "torch": (
@@ -310,12 +311,7 @@ def _group_numbers(groups: Any) -> Any:
     if isinstance(groups, Mapping):
         return {name: _group_numbers(column) for name, column in groups.items()}
     column = numpy_of(groups)
-    if column.dtype.kind not in "iub":
-        raise ValueError(
-            f"groups must be whole numbers 0, 1, ..., or -1 for none, got {column.dtype}; number"
-            " names by np.unique(names, return_inverse=True)[1]"
-        )
-    return torch.from_numpy(column.astype(np.int64))
+    return as_numbers(column.astype(np.int64) if column.dtype.kind == "b" else column)
 
 
 def _tensor(values: Any) -> Tensor:

@@ -99,6 +99,12 @@ class CategoricalColumn:
 
     def transform(self, column: Any, name: str | int) -> NDArray[np.int64]:  # (N, 1)
         numbers, values = _factorize(column, name)
+        is_text, was_text = ({isinstance(value, str) for value in v} for v in (values, self.codes))
+        if values and self.codes and is_text.isdisjoint(was_text):
+            now, before = ("text", "numbers") if is_text == {True} else ("numbers", "text")
+            raise ValueError(
+                f"column {name!r} held {before} in fit and holds {now} now; convert it to {before}"
+            )
         codes = np.array([*(self.codes.get(value, 0) for value in values), 0], dtype=np.int64)
         return codes[numbers][:, None]  # a missing value has number -1, the last
 

@@ -35,6 +35,7 @@ from torch import Tensor
 from fairbound._utils.frames import frames_of_ours
 from fairbound.auditing import Verdict
 from fairbound.columns._groups import SUBGROUPS, GroupEncoder
+from fairbound.columns._labels import evident_positive
 from fairbound.constraints._constraint import Constraint
 from fairbound.integrations.sklearn._certification import Certificate, certify, judge, not_certified
 from fairbound.integrations.sklearn._corrections import TOLERANCE, ScoredExamples, no_correction
@@ -308,9 +309,10 @@ class FairClassifierMixin(ClassifierMixin):
         """(classes,) the place in `classes_` of class 0, 1, ...: of two classes the positive one is
         last."""
         order = np.arange(len(self.classes_))
-        if self.pos_label is None:
+        positive = self._named_or_evident
+        if positive is None:
             return order
-        places = np.flatnonzero(self.classes_ == self.pos_label)
+        places = np.flatnonzero(self.classes_ == positive)
         if len(places) != 1:
             raise ValueError(
                 f"pos_label={self.pos_label!r} is not among the classes {self.classes_.tolist()}"
@@ -318,9 +320,17 @@ class FairClassifierMixin(ClassifierMixin):
         return order[::-1] if len(order) == 2 and places[0] == 0 else order
 
     @property
+    def _named_or_evident(self) -> Any:
+        """The class that is positive by `pos_label` or by itself; None where none is."""
+        if self.pos_label is not None:
+            return self.pos_label
+        return evident_positive(self.classes_.tolist()) if len(self.classes_) == 2 else None
+
+    @property
     def positive_class_(self) -> Any:
-        """The class that is the positive decision; the last one where `pos_label` names none."""
-        return self.classes_[self._order[-1]] if self.pos_label is None else self.pos_label
+        """The class that is the positive decision; the last one where none is named or evident."""
+        positive = self._named_or_evident
+        return self.classes_[self._order[-1]] if positive is None else positive
 
     def _outcomes(self) -> dict[int | None, str]:
         """The classes that rates are about, and their names in constraints; with two classes the
@@ -337,12 +347,7 @@ class FairClassifierMixin(ClassifierMixin):
     def _refuse_unnamed_class(self) -> None:
         """Refuse two classes that are texts where `pos_label` names neither as the positive one."""
         rates = any(constraint.statistic is not None for constraint in self.constraints_)
-        if (
-            rates
-            and len(self.classes_) == 2
-            and self.pos_label is None
-            and self.classes_.dtype.kind in "OUST"
-        ):
+        if rates and len(self.classes_) == 2 and self._named_or_evident is None:
             one, other = self.classes_.tolist()
             raise ValueError(
                 f"the classes are {one!r} and {other!r}, and the constraint is about positive"

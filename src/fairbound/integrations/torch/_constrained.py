@@ -15,13 +15,13 @@ from fairbound.constraints._constraint_set import ConstraintSet, Given
 from fairbound.core import Algorithm, MultiplierMethod
 from fairbound.integrations.torch._checks import check_tau
 from fairbound.integrations.torch._general_steps import GeneralSteps
+from fairbound.integrations.torch._kkt import KKT
 from fairbound.integrations.torch._kkt_report import report_kkt
 from fairbound.integrations.torch._loss import TrainerSteps
 from fairbound.integrations.torch._multiplier_steps import MultiplierSteps
 from fairbound.integrations.torch._plotting import drawn
 from fairbound.integrations.torch._progress import MOST_NAMED, forces
 from fairbound.integrations.torch._steps import StepInfo, Steps
-from fairbound.metrics._kkt import KKT
 from fairbound.training._contract import check_contract
 
 _Groups = Tensor | Mapping[str, Tensor]

@@ -14,8 +14,8 @@ from fairbound.constraints._batch import MiniBatch
 from fairbound.constraints._constraint_set import ConstraintSet, Given
 from fairbound.constraints._linear import SumsCounts
 from fairbound.integrations.torch._estimate import BatchStatistics
+from fairbound.integrations.torch._kkt import KKT, fitted_multipliers, residuals
 from fairbound.integrations.torch._parameters import Parameters
-from fairbound.metrics._kkt import KKT, fitted_multipliers, residuals
 
 # a constraint binds where a move of the parameters by this share of their norm could make it bind
 MOVE = 1e-3
