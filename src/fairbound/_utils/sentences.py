@@ -35,13 +35,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(names: Sequence[object], most: int = _MOST_NAMED) -> str:
+def listed(names: Sequence[object], most: int = 5) -> str:
     """
-    >>> listed(["a", "b", "c"], 2), listed(["a", "b"])
-    ('a, b and 1 more', 'a, b')
+    >>> listed(["a", "b", "c"]), listed(list("abcdefgh"), 3)
+    ('a, b and c', 'a, b, c and 5 more')
     """
-    shown = ", ".join(map(str, names[:most]))
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+    words = list(map(str, names))
+    if len(words) > most + 1:
+        words = [*words[:most], f"{len(words) - most:,} more"]
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def marked_rows(marked: Any, number: Any = None) -> str:

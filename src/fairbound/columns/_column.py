@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fairbound._utils.sentences import did_you_mean, marked_rows
 
-Kind = Literal["number", "boolean", "text", "date"]
+ColumnKind = Literal["number", "boolean", "text", "date"]
 EXACT = 2**53  # the largest whole number up to which float64 holds every one
 # numbers as people write them; "nan" and "1_000" are text
 NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
@@ -61,7 +61,7 @@ class Column:
         )
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> ColumnKind:
         """What the values are; whole numbers and others are one kind."""
         if self.values.dtype.kind == "O":
             known = next((value for value in self.values if value is not None), "")
@@ -261,5 +261,5 @@ def _kind_of(kind: type) -> str:
     return "number" if issubclass(kind, Real | Decimal) else "other"
 
 
-def _kind_of_number(kind: type) -> Kind:
+def _kind_of_number(kind: type) -> ColumnKind:
     return "boolean" if issubclass(kind, bool) else "number"

@@ -37,7 +37,7 @@ BLOCK_BYTES = 1 << 24  # of a batch
 # different numbers, up to which a column may hold codes, whose writing matters
 MOST_CODES = 50
 
-WHOLE = r"^[+-]?\d+$"
+_WHOLE = r"^[+-]?\d+$"
 PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
 TRUTH = r"^(?i:true|false)$"
 COMMA_DECIMAL = r"^[+-]?\d+(,\d+)?$"  # 0,5 as much of the world writes it
@@ -357,7 +357,7 @@ def _typed(text: Any, name: str, sep: str, settings: FileSettings, notes: list[s
         may_be_thousands = sep != "," and some_dotted and all_match(DOTS_OF_THOUSANDS)
         if may_be_thousands and settings.decimal is None:
             raise _ambiguous(name, text, dotted)
-        return _unless_codes(numbers, text, name, all_match(WHOLE), notes)
+        return _unless_codes(numbers, text, name, all_match(_WHOLE), notes)
     commas = compute.match_substring(text, ",")
     if settings.decimal is None and all_match(COMMA_DECIMAL) and all_match(COMMAS_OF_THOUSANDS):
         raise _ambiguous(name, text, commas)

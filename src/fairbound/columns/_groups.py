@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairbound._utils.sentences import listed
 from fairbound.columns._attributes import Coded, Intersection
-from fairbound.columns._column import Column, Kind
+from fairbound.columns._column import Column, ColumnKind
 from fairbound.columns._vectors import as_numbers, group_names
 
 MAX_GROUPS = 500  # whose pairs still fit in memory
@@ -149,7 +149,7 @@ class GroupEncoder:
     """
 
     columns: dict[str, GroupColumn]
-    kinds: dict[str, Kind]  # of the columns of sensitive features, in their order
+    kinds: dict[str, ColumnKind]  # of the columns of sensitive features, in their order
 
     @staticmethod
     def fit(sensitive: Any, examples: int, subgroups: str) -> GroupEncoder:
@@ -185,7 +185,7 @@ class GroupEncoder:
         return {name: column.ids(texts) for name, column in self.columns.items()}
 
 
-def refuse_other_kind(name: str, fitted: Kind, kind: Kind) -> None:
+def refuse_other_kind(name: str, fitted: ColumnKind, kind: ColumnKind) -> None:
     """Refuse text where a fit had numbers, and numbers where it had text."""
     if (fitted == "text") != (kind == "text"):
         raise ValueError(

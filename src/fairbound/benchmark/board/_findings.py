@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
-from fairbound._utils.sentences import counted
+from fairbound._utils.sentences import counted, listed
 from fairbound.benchmark._stored_study import Card
 from fairbound.benchmark.board._results import Board, InstanceName
 from fairbound.benchmark.board._scoring import Numbers
@@ -23,7 +22,7 @@ def overall(board: Board) -> list[str]:
     if "SGD" in {method.method for method in board.methods}:
         dropped = board.dropped
         sentences.append(
-            f"SGD without constraints solves {joined_names(list(map(str, dropped)))} in most runs: "
+            f"SGD without constraints solves {listed(list(map(str, dropped)))} in most runs: "
             f"{counted(len(dropped), 'instance')}, left out for every method."
             + ("" if board.counted else " Nothing is left to compare; tighten the bound.")
             if dropped
@@ -35,7 +34,7 @@ def overall(board: Board) -> list[str]:
         sentences.append(
             f"All methods are equal on {counted(len(board.alike), 'instance')} of"
             f" {len(board.counted)}, which separate nothing:"
-            f" {joined_names(list(map(str, board.alike)))}."
+            f" {listed(list(map(str, board.alike)))}."
         )
     return sentences
 
@@ -54,7 +53,7 @@ def _of_part(board: Board, part: str) -> str:
     others = [i for i in shares.order[1:] if not shares.apart[first, i]]
     sentence = f"{what}, {names[first]} solves {size}"
     if others:
-        group = joined_names([names[i] for i in (first, *others)])
+        group = listed([names[i] for i in (first, *others)])
         sentence = f"{what}, the largest share solved is {size}; {group} cannot be told apart"
     pairs, of = shares.pairs
     apart = f"{pairs} of {counted(of, 'pair')}" if pairs else "No pair"
@@ -71,7 +70,7 @@ def problem_finding(board: Board, problem: Card) -> str:
     solving = [name for name in board.names if board.solved(name, instance).mean() > 0.5]
     words = f"{len(solving)} of {len(board.names)} methods solve it in most runs"
     if solving:
-        words += f": {joined_names(solving, 8)}"
+        words += f": {listed(solving, 8)}"
     return f"{words}. {_heldout_words(board, problem)}".strip()
 
 
@@ -98,13 +97,3 @@ def interval_text(ends: Numbers) -> str:
         return "(one run)"
     low, high = (f"{end:.2f}".replace("-0.00", "0.00") for end in ends)
     return f"[{low}, {high}]"
-
-
-def joined_names(names: Sequence[str], most: int = 5) -> str:
-    """
-    >>> joined_names(["a", "b", "c"]), joined_names(list("abcdefgh"), 3)
-    ('a, b and c', 'a, b, c and 5 others')
-    """
-    if len(names) > most + 1:
-        return f"{', '.join(names[:most])} and {len(names) - most} others"
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

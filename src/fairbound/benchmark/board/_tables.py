@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fairbound._utils.sentences import counted
+from fairbound._utils.sentences import counted, listed
 from fairbound.benchmark._results import DECISIONS, decided, mean_std
 from fairbound.benchmark._stored_study import Card, EntryInfo
-from fairbound.benchmark.board._findings import joined_names
 from fairbound.benchmark.board._results import PARTS, Board, InstanceName, MethodInstance
 from fairbound.benchmark.board._scoring import TARGET, TARGETS, Numbers, target_of
 from fairbound.benchmark.problems._changes import CHANGES
@@ -66,10 +65,7 @@ def shares_table(board: Board) -> ReportTable | None:
         SOLVED,
         INTERVALS,
         *(
-            [
-                f"With a step of their own, not the problem's primal step:"
-                f" {joined_names(own, len(own))}."
-            ]
+            [f"With a step of their own, not the problem's primal step: {listed(own, len(own))}."]
             if own
             else []
         ),
@@ -91,7 +87,7 @@ def _with_ends(values: Numbers, ends: Numbers) -> pd.DataFrame:
 def _without_runs(board: Board) -> Iterator[str]:
     refused = Counter(method for method, _ in board.reasons())
     if refused:
-        some = joined_names(
+        some = listed(
             [f"{method} on {counted(count, 'instance')}" for method, count in refused.items()],
             len(refused),
         )
@@ -171,7 +167,7 @@ def heldout_table(board: Board) -> ReportTable | None:
     )
     notes = (
         (
-            f"Runs on random splits of {joined_names(tested, len(tested))}: how often the bound is"
+            f"Runs on random splits of {listed(tested, len(tested))}: how often the bound is"
             " shown to hold, or to be violated, by a 95 % confidence interval on the held-out"
             " examples; undecided: these are too few to tell."
         ),
