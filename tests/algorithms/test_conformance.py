@@ -68,7 +68,7 @@ def test_a_wrong_number_of_mini_batches_is_a_sentence(name: str) -> None:
     _, samples, x = draws(method.draws + 1)
     point = torch.tensor(x)
     state = method.init(point, 3)
-    with pytest.raises(ValueError, match=rf"{name} needs {method.draws} mini-batches a step, got"):
+    with pytest.raises(ValueError, match=rf"{name} needs {method.draws} mini-batches"):
         method.update(point, state, Draw.of(*samples))
 
 
@@ -131,7 +131,7 @@ def test_a_method_at_a_second_point_is_refused_by_a_loop_alone() -> None:
     fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.1), SecondPoint())
     with pytest.raises(
         ValueError,
-        match=r"asks for a mini-batch at a second point, and a loop has it at .*use fairbound\.",
+        match=r"second point.*fairbound\.",
     ):
         fair.backward(model(torch.ones(4, 2))[:, 0].square(), torch.tensor([0, 1, 0, 1]))
 
@@ -379,7 +379,5 @@ def test_a_method_without_primal_step_cannot_be_built() -> None:
 
 
 def test_a_class_is_no_method() -> None:
-    with pytest.raises(
-        TypeError, match=r"a method that is built, such as SGD\(\), got the class SGD"
-    ):
+    with pytest.raises(TypeError, match=r"such as SGD\(\), got.*SGD"):
         check_algorithm(SGD)  # type: ignore[arg-type]

@@ -100,9 +100,7 @@ def test_sgd_asks_for_no_constraint() -> None:
 
 
 def test_a_method_for_inequalities_says_so() -> None:
-    with pytest.raises(
-        ValueError, match=r"SGD is for constraints c <= 0, and 1 of 2 are equalities"
-    ):
+    with pytest.raises(ValueError, match=r"SGD.*c <= 0.*1 of 2"):
         refuse_equality(SGD(), EQUALITY)
     refuse_equality(SGD(), torch.zeros(2, dtype=torch.bool))
 

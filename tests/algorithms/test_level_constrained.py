@@ -90,9 +90,7 @@ def test_what_it_declares_and_refuses() -> None:
     method = LevelConstrained()
     assert (method.needs_feasible_start, method.draws, method.solves) == (True, 1, "kkt")
     x = torch.zeros(2)
-    with pytest.raises(
-        ValueError, match="LevelConstrained is for constraints c <= 0, and 1 of 2 are equalities"
-    ):
+    with pytest.raises(ValueError, match=r"LevelConstrained.*c <= 0.*1 of 2"):
         method.init(x, 2, equality=torch.tensor([True, False]))
     for settings, sentence in (
         ({"L": -1.0}, "L must be a finite number >= 0, got -1"),
@@ -103,7 +101,7 @@ def test_what_it_declares_and_refuses() -> None:
     ):
         with pytest.raises(ValueError, match=f"LevelConstrained: {sentence}"):
             LevelConstrained(**settings)
-    with pytest.raises(TypeError, match="exact must be True or False, got 1"):
+    with pytest.raises(TypeError, match=r"exact .*True.*False.* 1"):
         LevelConstrained(exact=1)  # type: ignore[arg-type]
 
 

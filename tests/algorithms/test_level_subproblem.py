@@ -166,11 +166,9 @@ def test_float32_is_solved_in_float64_and_rounded() -> None:
 
 def test_bad_arguments_are_sentences() -> None:
     g, c, J, _ = stack()
-    with pytest.raises(
-        ValueError, match=r"g needs shape \(\.\.\., n\), c .* and J .* got \(6, 5\), \(6, 2\)"
-    ):
+    with pytest.raises(ValueError, match=r"g.*\(\.\.\., n\).*got \(6, 5\), \(6, 2\)"):
         level_direction(g, c[:, :2], J, gamma=1.0, L=1.0, level=0.0)
-    with pytest.raises(ValueError, match=r"gamma must be positive, got 0\.0"):
+    with pytest.raises(ValueError, match=r"gamma.*positive, got 0\.0"):
         level_direction(g, c, J, gamma=0.0, L=1.0, level=0.0)
-    with pytest.raises(ValueError, match=r"L must not be negative, got -1\.0"):
+    with pytest.raises(ValueError, match=r"L .*negative, got -1\.0"):
         level_direction(g, c, J, gamma=1.0, L=-1.0, level=0.0)

@@ -222,7 +222,7 @@ def test_one_method_with_several_rates_makes_as_many_runs() -> None:
     assert result.x.shape == (3, 37)
     moved = (result.x - x0[0]).norm(dim=1)
     assert moved[0] < moved[1] < moved[2]
-    with pytest.raises(ValueError, match="2 primals for 3 runs; give one, or one for each run"):
+    with pytest.raises(ValueError, match=r"2 primals.*3 runs"):
         run(problem, DescentAscent(), sampler.seeded(0, 1, 2), x0[:3], 5, primal=rates[:2])
 
 

@@ -146,9 +146,7 @@ def test_the_authors_package_makes_the_same_steps(reciprocal: bool, adapt: float
 def test_what_it_declares() -> None:
     assert (SPBM().draws, SPBM().row_wise) == (1, True)
     assert not SPBM(eta=(0.1, 0.2)).row_wise
-    with pytest.raises(
-        ValueError, match=r"SPBM is for constraints c <= 0, and 1 of 2 are equalities"
-    ):
+    with pytest.raises(ValueError, match=r"SPBM.*c <= 0.*1 of 2"):
         SPBM().init(torch.zeros(2), 2, None, torch.tensor([True, False]))
 
 

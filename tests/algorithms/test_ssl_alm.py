@@ -118,9 +118,7 @@ def test_without_smoothing_no_vector_of_the_model_is_kept() -> None:
 
 @pytest.mark.parametrize("samples", [2, 3])
 def test_lag_is_for_one_mini_batch(samples: int) -> None:
-    with pytest.raises(
-        ValueError, match=rf"samples={samples} draws more; use samples=1 with it, or lag=False"
-    ):
+    with pytest.raises(ValueError, match=rf"samples={samples}.*samples=1.*lag=False"):
         SSLALM(samples=samples, lag=True)
 
 

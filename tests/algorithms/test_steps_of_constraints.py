@@ -89,23 +89,17 @@ def test_runs_with_different_steps_equal_single_ones() -> None:
 
 
 def test_what_is_no_step_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"DescentAscent: eta\[1\] must be a finite number >= 0, got -1"
-    ):
+    with pytest.raises(ValueError, match=r"DescentAscent: eta\[1\].*>= 0, got -1"):
         DescentAscent(eta=(0.1, -1))
-    with pytest.raises(
-        TypeError, match=r"SSLALM: eta\[0\] must be a finite number >= 0 or a schedule, got None"
-    ):
+    with pytest.raises(TypeError, match=r"SSLALM: eta\[0\].*>= 0.*schedule, got None"):
         SSLALM(eta=(None, 0.1))
     with pytest.raises(
         TypeError,
-        match=r"eta must be .* or a schedule, or a tuple with one for each constraint, got",
+        match=r"eta .*schedule.*tuple",
     ):
         DescentAscent(eta=[0.1])
     sample = Sample.of(lambda x: (x.sum(), x))
     x = torch.zeros(2, dtype=F64)
     method = DescentAscent(eta=(0.1, 0.2, 0.3))
-    with pytest.raises(
-        ValueError, match=r"3 step sizes were given for 2 constraints; give one, or a tuple of 2"
-    ):
+    with pytest.raises(ValueError, match=r"3 step.*2 constraints.*tuple"):
         method.update(x, method.init(x, 2), Draw.of(sample))

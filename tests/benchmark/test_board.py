@@ -275,15 +275,13 @@ def test_too_many_constraints_for_a_subproblem_are_refused_beforehand(problem: s
 
 
 def test_wrong_plans_are_sentences(problem: str) -> None:
-    with pytest.raises(
-        ValueError, match="there is no problem 'income-okrace'; the nearest is 'income-ok-race'"
-    ):
+    with pytest.raises(ValueError, match=r"'income-okrace'; .*nearest.*'income-ok-race'"):
         plan("income-okrace", DESCENT).tasks(Store("nowhere"))
-    with pytest.raises(ValueError, match="the tuned rules need entries with a search space"):
+    with pytest.raises(ValueError, match=r"tuned.*search space"):
         plan(problem, DESCENT, rules="tuned")
-    with pytest.raises(ValueError, match="2 entries are called 'Descent'"):
+    with pytest.raises(ValueError, match=r"2 entries.*'Descent'"):
         plan(problem, DESCENT).study.with_entries([DESCENT])
-    with pytest.raises(ValueError, match="there is no entry 'SSLALM'; the nearest is 'SSL-ALM'"):
+    with pytest.raises(ValueError, match=r"'SSLALM'; .*nearest.*'SSL-ALM'"):
         plan(problem).study.with_entries([], only=["SSLALM"])
 
 

@@ -146,9 +146,7 @@ def test_a_worker_with_other_data_or_code_is_refused_in_a_sentence(
     with distributed.Client(there.scheduler) as client:
         client.run(other_code)
         try:
-            with pytest.raises(
-                ValueError, match="would compute other results than this command has planned"
-            ):
+            with pytest.raises(ValueError, match="compute other results"):
                 carry_out(plan, tmp_path / "results", there)
         finally:
             client.run(as_before)
@@ -158,16 +156,14 @@ def test_nobody_answers_at_the_address(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CONNECT_S", 1)
-    with pytest.raises(
-        OSError, match=r"no scheduler answers at tcp://127.0.0.1:9 within 1 s .* `dask scheduler`"
-    ):
+    with pytest.raises(OSError, match=r"tcp://127.0.0.1:9 .*1 s .*`dask scheduler`"):
         carry_out(plan, tmp_path / "results", Engine(scheduler="tcp://127.0.0.1:9"))
 
 
 def test_tls_without_certificates_is_a_sentence(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match=r"tls://127.0.0.1:9 needs certificates, .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE",
+        match=r"tls://127.0.0.1:9.*certificates, .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE",
     ):
         carry_out(plan, tmp_path / "results", Engine(scheduler="tls://127.0.0.1:9"))
 

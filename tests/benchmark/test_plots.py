@@ -212,16 +212,12 @@ def test_long_curves_are_thinned_and_keep_their_ends(drawn_from: Any) -> None:
 def test_an_empty_store_says_what_to_run(study: StoredStudy, tmp_path: Path) -> None:
     empty = Results.read(study, Store(tmp_path))
     for item in PLOTS.values():
-        with pytest.raises(
-            ValueError, match=r"none of the runs of paper-ok-race; .* fairbound run \S+"
-        ):
+        with pytest.raises(ValueError, match=r"paper-ok-race.*fairbound run \S+"):
             item.make(empty)
 
 
 def test_a_part_that_was_not_measured_is_named(results: Results) -> None:
-    with pytest.raises(
-        ValueError, match="was not measured on 'dual'; its parts are train, validation, test"
-    ):
+    with pytest.raises(ValueError, match=r"'dual'.*train, validation, test"):
         results.curves(["dual"])
 
 

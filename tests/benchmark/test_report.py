@@ -302,14 +302,12 @@ def test_real_and_synthetic_data_have_files_of_their_own(both: list[Section]) ->
 
 
 def test_pages_that_cannot_be_written_say_why(both: list[Section], tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"at least one section; run a study first: fairbound run \S+"
-    ):
+    with pytest.raises(ValueError, match=r"section.*fairbound run \S+"):
         Page([])
-    with pytest.raises(ValueError, match=r"the same files, got tune \(paper\), tune \(paper\)"):
+    with pytest.raises(ValueError, match=r"got tune \(paper\), tune \(paper\)"):
         Page([both[2], both[2]])
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"cannot be written into .*file .*; name another folder"):
+    with pytest.raises(OSError, match=r"file .*another folder"):
         Page(both).write(tmp_path / "file")
 
 

@@ -377,9 +377,7 @@ def test_a_result_under_the_name_of_another_is_damage(store: Store) -> None:
     name, path = stored(store)
     other = key({"seed": 7})
     path.rename(path.with_name(f"{other}.parquet"))
-    with pytest.warns(
-        UserWarning, match=f"{other}.parquet is damaged: its settings are those of {name}"
-    ):
+    with pytest.warns(UserWarning, match=rf"{other}.parquet.*settings.*of {name}"):
         assert store.keys() == []
 
 
@@ -534,7 +532,7 @@ def test_a_folder_that_cannot_be_made_gives_a_sentence(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "mkdir", refusing(errno.EROFS))
-    with pytest.raises(OSError, match=r"results cannot be stored in .*results: .*Read-only"):
+    with pytest.raises(OSError, match=r"cannot .*results: .*Read-only"):
         store.put(*example(0))
 
 
@@ -542,16 +540,16 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_damage(store: Store) -> Non
     name, path = stored(store)
     path.unlink()
     path.mkdir()
-    with pytest.raises(OSError, match=r"cannot be read \(Is a directory\); check the disk"):
+    with pytest.raises(OSError, match=r"directory\).*check the disk"):
         store.has(name)
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "results"
     file.write_text("")
-    with pytest.raises(NotADirectoryError, match=r"results is a file; name a folder"):
+    with pytest.raises(NotADirectoryError, match=r"results .*file.*folder"):
         Store(file)
-    with pytest.raises(OSError, match=r"results cannot be stored in .*inside: Not a directory"):
+    with pytest.raises(OSError, match=r"results.*inside: .*directory"):
         Store(file / "inside").put(*example(0))
 
 
@@ -560,9 +558,7 @@ def test_the_format_is_kept_and_a_later_one_refused(store: Store) -> None:
     path = store.folder / "store.json"
     assert json.loads(path.read_text())["format"] == store_module.FORMAT == 1
     path.write_text('{"format": 2}')
-    with pytest.raises(
-        ValueError, match=r"results of format 2, and this fairbound reads formats up to 1; update"
-    ):
+    with pytest.raises(ValueError, match=r"format 2.* 1; update"):
         Store(store.folder)
 
 
@@ -571,9 +567,7 @@ def test_a_format_that_is_not_said_is_refused(store: Store, text: str) -> None:
     stored(store)
     path = store.folder / "store.json"
     path.write_text(text)
-    with pytest.raises(
-        ValueError, match=r"store\.json does not say which format .* remove that file"
-    ):
+    with pytest.raises(ValueError, match=r"store\.json.*format .*remove"):
         Store(store.folder)
     path.unlink()
     assert len(Store(store.folder).keys()) == 1

@@ -172,9 +172,7 @@ def test_settings_of_a_method_hold_for_its_rows_that_say_no_other(tmp_path: Path
     ).entries
     assert plain.settings == {"tau": 3}
     assert dual.settings == {"second": True, "eta": {"schedule": "InverseSqrt", "start": 1}}
-    with pytest.raises(
-        ValueError, match=r"mine\.toml, there is no method 'Sgd'; the nearest is 'SGD'"
-    ):
+    with pytest.raises(ValueError, match=r"mine\.toml.*'Sgd'; .*nearest.*'SGD'"):
         load_study(written(tmp_path, MINE.replace("[common]", "[settings]\nSgd = {}\n[common]")))
 
 
@@ -814,34 +812,32 @@ def test_pools_need_a_share_of_the_rows(tmp_path: Path) -> None:
     text = text.replace("batch = 16", 'pools = ["train", "dual"]').replace(
         "{ eta =", "{ second = true, eta ="
     )
-    with pytest.raises(
-        ValueError, match="the constraints read 'dual', of which the split has none"
-    ):
+    with pytest.raises(ValueError, match=r"'dual', .*split.*none"):
         load_study(written(tmp_path, text))
 
 
 def test_a_study_needs_entries(tmp_path: Path) -> None:
     head = MINE[: MINE.index("[[entries]]")]
-    with pytest.raises(ValueError, match="entries should have at least 1 item"):
+    with pytest.raises(ValueError, match=r"entries.*at least 1"):
         load_study(written(tmp_path, head))
-    with pytest.raises(ValueError, match="entries should have at least 1 item"):
+    with pytest.raises(ValueError, match=r"entries.*at least 1"):
         load_study(written(tmp_path, "entries = []\n" + head))
 
 
 def test_names_and_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match="no study called 'paper-ok-rase' is installed; the nearest is 'paper-ok-race'",
+        match=r"'paper-ok-rase'.*nearest.*'paper-ok-race'",
     ):
         load_study("paper-ok-rase")
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere.toml"):
+    with pytest.raises(FileNotFoundError, match=r"no file .*nowhere.toml"):
         load_study(str(tmp_path / "nowhere.toml"))
-    with pytest.raises(OSError, match="cannot be read as a study"):
+    with pytest.raises(OSError, match=r"cannot.*a study"):
         load_study(tmp_path)
-    with pytest.raises(ValueError, match=r"mine.toml is not valid TOML: .*line 2"):
+    with pytest.raises(ValueError, match=r"mine.toml .*valid TOML: .*line 2"):
         load_study(written(tmp_path, "\ntitle = \n"))
     (tmp_path / "mine.toml").write_bytes(b"title = '\xff'")
-    with pytest.raises(ValueError, match=r"mine.toml cannot be read as a study"):
+    with pytest.raises(ValueError, match=r"mine.toml cannot.*a study"):
         load_study(tmp_path / "mine.toml")
 
 

@@ -133,9 +133,7 @@ def test_what_the_table_lacks_is_said_when_it_is_built(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        OSError, match=r"there is no file .*nothing.toml, which was to be a problem"
-    ):
+    with pytest.raises(OSError, match=r"no file .*nothing.toml"):
         load(tmp_path / "nothing.toml")
 
 

@@ -295,7 +295,7 @@ def test_diverged_rows_are_shown_and_never_on_the_front(two: Made) -> None:
 def test_no_examples_to_choose_by(tmp_path: Path) -> None:
     study = small(2, seeds=1, splits=1)
     study = replace(study, cards=[replace(study.cards[0], parts=("train", "dual", "test"))])
-    with pytest.raises(ValueError, match=r"no validation examples \(it has train, dual, test\)"):
+    with pytest.raises(ValueError, match=r"validation.*train, dual, test"):
         tuning_table(Results.read(study, Store(tmp_path)))
 
 

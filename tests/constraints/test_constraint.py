@@ -50,9 +50,7 @@ def test_several_columns_are_told_by_name() -> None:
     assert [len(m) for m in both[1].bind(columns).cells.examples] == [
         (t.label == g).sum() for g in (0, 1)
     ]
-    with pytest.raises(
-        ValueError, match=r"columns \['race', 'sex'\]; the constraint '0' has by=None"
-    ):
+    with pytest.raises(ValueError, match=r"\['race', 'sex'\].*'0' has by=None"):
         FunctionConstraint(lambda batch: batch.losses[:1], ("0",), Cells.of_groups(["A"])).bind(
             columns
         )
@@ -434,9 +432,7 @@ def test_what_makes_no_constraint_is_a_sentence(case: str) -> None:
 
 def test_a_class_that_is_not_there_is_a_sentence() -> None:
     fair = Constrained(network(), constraints.demographic_parity(2, bound=0.1, outcome=3), SGD())
-    with pytest.raises(
-        ValueError, match=r"outcome=3 needs outputs \(examples, classes\) with more than 3 classes"
-    ):
+    with pytest.raises(ValueError, match=r"outcome=3 .*\(examples, classes\).*3 classes"):
         fair.backward(torch.ones(4), torch.arange(4) % 2, outputs=torch.ones(4, 3))
 
 

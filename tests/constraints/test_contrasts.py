@@ -96,11 +96,11 @@ def test_pairs_and_sums_of_pairs() -> None:
         [-1, 1, 1, -1],
         [-1, 1, -1, 1],
     ]
-    with pytest.raises(ValueError, match="at least two groups, got 1"):
+    with pytest.raises(ValueError, match="two groups, got 1"):
         pairwise(["A"])
-    with pytest.raises(ValueError, match="at least two groups, got 1"):
+    with pytest.raises(ValueError, match="two groups, got 1"):
         sums_of_pairs(["A, y=1", "A, y=0"])
-    with pytest.raises(ValueError, match=r"sum to 1, got \[100, 300\]; divide counts"):
+    with pytest.raises(ValueError, match=r"sum to 1, got \[100, 300\]"):
         against_pooled([100, 300])
     with pytest.raises(ValueError, match="2 groups and 3 shares"):
         against_pooled([0.2, 0.3, 0.5])(["A", "B"])

@@ -348,10 +348,7 @@ def test_a_notion_is_made_by_its_name() -> None:
         )
     with pytest.raises(
         ValueError,
-        match=(
-            r"there is no constraint 'gaps'; there are bounded_group_loss, .* \(or pass a"
-            r" constraint"
-        ),
+        match=(r"'gaps'; .*bounded_group_loss, .*constraint"),
     ):
         constraints.make_constraint("gaps", ["A", "B"], 0.1)
 
@@ -366,13 +363,13 @@ def test_a_given_constraint_is_numbered_as_the_data() -> None:
         constraints.make_constraint(constraints.loss_parity(2, bound=0.1), ["A", "B"], 0.1).names[0]
         == "0 - mean"
     )
-    with pytest.raises(ValueError, match="about 3 groups, and the data has 2"):
+    with pytest.raises(ValueError, match=r"3 groups.*has 2"):
         constraints.make_constraint(constraints.loss_parity(3, bound=0.1), ["A", "B"], 0.1)
-    with pytest.raises(ValueError, match=r"about 'C', and the groups of the data are \['A', 'B'\]"):
+    with pytest.raises(ValueError, match=r"'C'.*groups.*\['A', 'B'\]"):
         constraints.make_constraint(constraints.loss_parity(["A", "C"], bound=0.1), ["A", "B"], 0.1)
-    with pytest.raises(ValueError, match="names a column, by='sex'"):
+    with pytest.raises(ValueError, match=r"a column, by='sex'"):
         constraints.make_constraint(
             constraints.loss_parity(["A", "B"], bound=0.1, by="sex"), ["A", "B"], 0.1
         )
-    with pytest.raises(TypeError, match="must return a Constraint, got str"):
+    with pytest.raises(TypeError, match=r"Constraint, got str"):
         constraints.make_constraint(lambda names, bound: "parity", ["A", "B"], 0.1)  # type: ignore[arg-type, return-value]

@@ -171,9 +171,7 @@ def test_a_fault_is_found(name: str) -> None:
 
 
 def test_what_is_no_constraint_is_a_sentence() -> None:
-    with pytest.raises(
-        TypeError, match="takes a Constraint or a FunctionConstraint, got 'loss_parity'"
-    ):
+    with pytest.raises(TypeError, match=r"Constraint or.*FunctionConstraint, got 'loss_parity'"):
         check_constraint("loss_parity", batch())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="per-example losses"):
         check_constraint(SOUND["loss_parity"], MiniBatch(torch.ones(())))

@@ -273,12 +273,10 @@ def test_a_class_or_a_name_in_the_place_of_a_method() -> None:
     for place, (used, _) in PLACES.items():
         with pytest.raises(
             TypeError,
-            match=rf"{place}.* takes a method that is built, such as Sound\(\), got the cl",
+            match=rf"{place}.*Sound\(\), got",
         ):
             used(Sound)  # type: ignore[arg-type]
-        with pytest.raises(
-            TypeError, match=rf"{place}.* takes one of fairbound.ALGORITHMS or .*; got 'SGD'"
-        ):
+        with pytest.raises(TypeError, match=rf"{place}.*fairbound.ALGORITHMS or .*; got 'SGD'"):
             used("SGD")  # type: ignore[arg-type]
 
 
@@ -286,13 +284,13 @@ def test_what_is_abstract_says_what_it_lacks() -> None:
     class Empty(Algorithm[State]):
         pass
 
-    with pytest.raises(TypeError, match=r"abstract class Empty .*init.*primal_step.*update"):
+    with pytest.raises(TypeError, match=r"Empty .*init.*primal_step.*update"):
         Empty()  # type: ignore[abstract]
 
     class Half(MultiplierMethod[State]):
         start = Optimistic.start
 
-    with pytest.raises(TypeError, match=r"abstract class Half .*step"):
+    with pytest.raises(TypeError, match=r"abstract.*Half .*step"):
         Half()  # type: ignore[abstract]
 
 
@@ -329,6 +327,6 @@ def test_a_trial_step_shows_what_a_method_asks_for() -> None:
 def test_settings_for_each_constraint_are_tried_with_as_many() -> None:
     # of the tuple's size, where the number is not known
     check_contract(DescentAscent(eta=(0.1,) * 7), "run")
-    with pytest.raises(ValueError, match="7 step sizes were given for 2 constraints"):
+    with pytest.raises(ValueError, match=r"7 step sizes.*2 constraints"):
         check_contract(DescentAscent(eta=(0.1,) * 7), "run", 2)
     check_contract(DescentAscent(eta=(0.1,) * 70), "run", 70)  # more than a trial has

@@ -121,14 +121,14 @@ def test_evaluate_counts_repeated_examples_and_takes_masks() -> None:
     )
     mask = torch.arange(240) < 50
     assert torch.equal(problem.evaluate(x0, mask).c, problem.evaluate(x0, torch.arange(50)).c)
-    with pytest.raises(ValueError, match="no examples to evaluate on"):
+    with pytest.raises(ValueError, match=r"no examples.*evaluate"):
         problem.evaluate(x0, torch.arange(0))
 
 
 def test_evaluate_names_a_cell_without_examples() -> None:
     problem, _, x0 = classification()
     only_first = (problem.data.groups["group"] == 0).nonzero().flatten()
-    with pytest.raises(ValueError, match="cell '1' has none of the"):
+    with pytest.raises(ValueError, match=r"cell '1'.*none"):
         problem.evaluate(x0, only_first)
 
 
@@ -168,7 +168,7 @@ def test_flat_parameters_and_back() -> None:
     assert forward.n == 37
     load_flat(module, 2 * x)
     assert torch.equal(make_functional(module)[1], 2 * x)
-    with pytest.raises(ValueError, match="has 37 parameters, got a vector of shape"):
+    with pytest.raises(ValueError, match=r"37 parameters, got.*shape"):
         load_flat(module, x[:5])
 
 
@@ -203,19 +203,15 @@ def test_a_last_layer_of_0_is_strictly_feasible_for_gaps() -> None:
 
 def test_no_last_layer_to_set_to_0_is_a_sentence() -> None:
     normed = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
-    with pytest.raises(
-        ValueError, match=r"the last layer with parameters is 1 \(LayerNorm\), not a Linear"
-    ):
+    with pytest.raises(ValueError, match=r"1 \(LayerNorm\), not a Linear"):
         zero_last_layer(normed)
-    with pytest.raises(
-        ValueError, match=r"the last layer with parameters is none \(NoneType\), not a Linear"
-    ):
+    with pytest.raises(ValueError, match=r"\(NoneType\), not a Linear"):
         zero_last_layer(nn.ReLU())
     frozen = nn.Linear(3, 1)
     frozen.bias.requires_grad_(False)
-    with pytest.raises(ValueError, match="the last layer's bias is frozen; unfreeze it"):
+    with pytest.raises(ValueError, match=r"bias.*frozen; unfreeze"):
         zero_last_layer(frozen)
-    with pytest.raises(ValueError, match='feasible must be "zero-last-layer" or None, got True'):
+    with pytest.raises(ValueError, match=r'"zero-last-layer" or None, got True'):
         initial_points(network, [0], feasible=True)  # type: ignore[arg-type]
 
 
@@ -242,7 +238,7 @@ def test_random_operations_inside_a_model_are_a_sentence() -> None:
         problem.constraint,
         problem.data,
     )
-    with pytest.raises(ValueError, match="the model draws random numbers"):
+    with pytest.raises(ValueError, match="draws random numbers"):
         run(noisy, SGD(), sampler.seeded(0, 1), x0[:2], 5)
 
 
@@ -255,7 +251,7 @@ def test_layers_with_state_are_refused_in_stacked_runs(layer: nn.Module) -> None
     forward, x = make_functional(module)
     stateful = Problem(forward, bce, problem.constraint, problem.data)
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    with pytest.raises(ValueError, match=rf"{type(layer).__name__}.*put the module in eval mode"):
+    with pytest.raises(ValueError, match=rf"{type(layer).__name__}.*eval mode"):
         run(stateful, SGD(), sampler.seeded(0, 1), x, 5)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     module.eval()
@@ -270,16 +266,14 @@ def test_layers_with_state_are_refused_in_stacked_runs(layer: nn.Module) -> None
 def test_bad_datasets_are_sentences() -> None:
     X, y = torch.randn(5, 2), torch.ones(5)
     X[3, 1] = torch.nan
-    with pytest.raises(
-        ValueError, match=r"X has 1 NaN or infinite entries \(columns WKHP; first in row 3\)"
-    ):
+    with pytest.raises(ValueError, match=r"X has 1 NaN.*\(columns WKHP; .*row 3\)"):
         Dataset(X, y, names=["AGEP", "WKHP"])
     X = torch.randn(5, 2)
-    with pytest.raises(ValueError, match="X has 5 rows but y has 4"):
+    with pytest.raises(ValueError, match=r"5 rows.*has 4"):
         Dataset(X, y[:4])
-    with pytest.raises(ValueError, match="group column 'sex' has shape"):
+    with pytest.raises(ValueError, match=r"'sex' has shape"):
         Dataset(X, y, {"sex": torch.zeros(3, dtype=torch.long)})
-    with pytest.raises(ValueError, match="must hold whole numbers"):
+    with pytest.raises(ValueError, match="whole numbers"):
         Dataset(X, y, {"sex": torch.zeros(5)})
     with pytest.raises(ValueError, match="no rows"):
         Dataset(X[:0], y[:0])
@@ -321,16 +315,12 @@ def test_bad_shapes_are_sentences(change: dict, sentence: str) -> None:
 
 def test_wrong_precision_length_or_function_value_is_a_sentence() -> None:
     problem, sampler, x0 = classification()
-    with pytest.raises(
-        ValueError, match=r"X is torch.float64 but the parameters are torch.float32; use data.to"
-    ):
+    with pytest.raises(ValueError, match=r"torch.float64.*torch.float32; use data.to"):
         run(problem, SGD(), sampler, x0[0].float(), 5)
-    with pytest.raises(
-        ValueError, match="the model has 37 parameters, got a starting point of shape"
-    ):
+    with pytest.raises(ValueError, match=r"37 parameters.*starting point"):
         run(problem, SGD(), sampler, x0[0][:5], 5)
     own = FunctionConstraint(
         lambda batch: batch.parameters[0][:3], ("a", "b"), problem.constraint.cells
     )
-    with pytest.raises(ValueError, match="must give values of shape"):
+    with pytest.raises(ValueError, match="values of shape"):
         run(Problem(problem.forward, bce, own, problem.data), SSLALM(), sampler, x0[0], 5)

@@ -108,13 +108,11 @@ def test_a_loss_that_is_not_finite_at_the_start_changes_nothing() -> None:
         lambda x, X: problem.forward(x, X) / 0.0, bce, problem.constraint, problem.data
     )
     kept = x0.clone()
-    with pytest.raises(
-        ValueError, match=r"NaN or infinite at the starting point of runs \[0, 1\]; nothing was run"
-    ):
+    with pytest.raises(ValueError, match=r"NaN or infinite.*runs \[0, 1\]"):
         run(broken, SSLALM(), sampler.seeded(0, 1), x0[:2], 5)
     assert torch.equal(x0, kept)
     x0[1, 3] = torch.inf
-    with pytest.raises(ValueError, match=r"the starting points of runs \[1\] are not finite"):
+    with pytest.raises(ValueError, match=r"runs \[1\].*not finite"):
         run(problem, SGD(), sampler.seeded(0, 1), x0[:2], 5)
 
 
@@ -193,11 +191,11 @@ def test_a_state_that_is_not_finite_is_skipped_though_the_step_is(bad: float) ->
 
 def test_bad_calls_are_sentences() -> None:
     problem, sampler, x0 = classification()
-    with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"steps.*least 1, got 0"):
         run(problem, SGD(), sampler, x0[0], 0)
     with pytest.raises(ValueError, match="2 methods for 3 runs"):
         run(problem, [SGD(), SGD()], sampler.seeded(0, 1, 2), x0[:3], 5)
-    with pytest.raises(ValueError, match="makes 2 draws a step but the sampler has 3 sizes"):
+    with pytest.raises(ValueError, match=r"2 draws.*3 sizes"):
         run(
             problem,
             SSLALM(),
@@ -205,18 +203,18 @@ def test_bad_calls_are_sentences() -> None:
             x0[0],
             5,
         )
-    with pytest.raises(ValueError, match="average_from must be a step from 0 to 4, got 5"):
+    with pytest.raises(ValueError, match=r"average_from.*0 to 4, got 5"):
         run(problem, SGD(), sampler, x0[0], 5, average_from=5)
     with pytest.raises(ValueError, match="0 methods for"):
         run(problem, [], sampler, x0[0], 5)
     short = Dataset(problem.data.X[:100], problem.data.y[:100])
-    with pytest.raises(ValueError, match="contain example 239, but the data have 100 examples"):
+    with pytest.raises(ValueError, match=r"example 239, .*100 examples"):
         run(Problem(problem.forward, bce, problem.constraint, short), SGD(), sampler, x0[0], 5)
-    with pytest.raises(ValueError, match="SSLALM needs constraints, and the problem has none"):
+    with pytest.raises(ValueError, match=r"SSLALM needs constraints.*none"):
         run(Problem(problem.forward, bce, None, problem.data), SSLALM(), sampler, x0[0], 5)
     with pytest.raises(
         ValueError,
-        match=r"the sampler draws from 0 cells \(\) but the constraint is about 2 cells \(0, 1\)",
+        match=r"0 cells \(\) .*2 cells \(0, 1\)",
     ):
         run(problem, SSLALM(), Sampler(Split.all_train(240)), x0[0], 5)
 
@@ -224,7 +222,7 @@ def test_bad_calls_are_sentences() -> None:
 def test_a_sampler_for_other_groups_is_refused() -> None:
     problem, _, x0 = classification()
     other = pairwise_loss_parity(2, bound=0.01).bind(1 - problem.data.groups["group"])
-    with pytest.raises(ValueError, match="or their examples differ"):
+    with pytest.raises(ValueError, match="their examples differ"):
         run(
             problem, SSLALM(), Sampler(Split.all_train(240), other.cells, BatchSpec(6, 5)), x0[0], 5
         )
@@ -281,7 +279,7 @@ def test_an_interrupted_run_has_no_result() -> None:
     going = run(problem, SGD(), sampler, x0[0], 5, every=1)
     next(iter(going))
     going._records.close()
-    with pytest.raises(RuntimeError, match="interrupted before its end"):
+    with pytest.raises(RuntimeError, match="interrupted before"):
         going.result()
 
 
@@ -371,7 +369,7 @@ def test_ghost_evaluates_its_random_sizes_at_its_own_point_only() -> None:
             return super().update(x + 1, state, Draw(draw.samples, draw.weight, draw.uniform))
 
     problem, sampler, x0 = classification()
-    with pytest.raises(ValueError, match="at the step's own point only"):
+    with pytest.raises(ValueError, match="own point only"):
         run(problem, Wandering(), sampler, x0[0], 2).result()
 
 

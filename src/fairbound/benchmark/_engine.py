@@ -120,7 +120,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def _here(waiting: Sequence[Task], store: Store, following: Following) -> None:
-    """One after the other in this process. What fails here once would fail again."""
+    """Compute tasks one after the other in this process. What fails here once would fail again."""
     for number, task in enumerate(waiting):
         try:
             seconds = task.complete(store, partial(following.advanced, number))

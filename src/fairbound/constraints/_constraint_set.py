@@ -54,7 +54,7 @@ class ConstraintSet(LinearConstraints):
 
     @staticmethod
     def of(constraints: ConstraintSet | Given) -> ConstraintSet:
-        """One or several constraints, each row with a distinct name."""
+        """Set of one or several constraints, each row with a distinct name."""
         if isinstance(constraints, ConstraintSet):
             return constraints
         if isinstance(constraints, Constraint | FunctionConstraint):

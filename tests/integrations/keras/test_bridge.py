@@ -105,7 +105,7 @@ def test_second_derivatives_are_refused() -> None:
     forward, x = of_keras(small())
     x.requires_grad_()
     (slope,) = torch.autograd.grad(forward(x, inputs()).square().sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivatives of a Keras model"):
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
         slope.sum().backward()
 
 
@@ -225,7 +225,7 @@ def test_weights_go_back_into_the_model() -> None:
     assert np.allclose(
         keras.ops.convert_to_numpy(model(inputs().numpy()))[:, 0], forward(2 * x, inputs()).numpy()
     )
-    with pytest.raises(ValueError, match=r"trains 31 weights, got a vector of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"31 weights, got.*\(3,\)"):
         write_weights(model, torch.zeros(3))
 
 
@@ -233,26 +233,26 @@ def test_weights_go_back_into_the_model() -> None:
 
 
 def test_a_model_without_weights() -> None:
-    with pytest.raises(ValueError, match=r"has no weights yet: start it with keras.Input\(shape\)"):
+    with pytest.raises(ValueError, match=r"no weights.*keras.Input\(shape\)"):
         KerasForward(keras.Sequential([layers.Dense(1)]))
 
 
 def test_a_model_that_is_frozen() -> None:
     model = small()
     model.trainable = False
-    with pytest.raises(ValueError, match=r"every layer .* is frozen"):
+    with pytest.raises(ValueError, match=r"layer .*frozen"):
         KerasForward(model)
 
 
 def test_a_torch_module() -> None:
-    with pytest.raises(TypeError, match=r"takes a keras.Model, got Linear"):
+    with pytest.raises(TypeError, match=r"a keras.Model, got Linear"):
         KerasForward(torch.nn.Linear(2, 1))
 
 
 def test_several_inputs_or_outputs() -> None:
     a, b = keras.Input((2,)), keras.Input((2,))
     joined = layers.Dense(1)(layers.Concatenate()([a, b]))
-    with pytest.raises(ValueError, match="has 2 inputs, and an example here is one tensor"):
+    with pytest.raises(ValueError, match=r"2 inputs.*one tensor"):
         KerasForward(keras.Model([a, b], joined))
     with pytest.raises(ValueError, match="has 2 outputs"):
         KerasForward(keras.Model(a, [layers.Dense(1)(a), layers.Dense(1)(a)]))
@@ -272,9 +272,7 @@ def test_several_inputs_or_outputs() -> None:
 )
 def test_layers_with_state(layer: Any, named: str) -> None:
     model = small(layer())
-    with pytest.raises(
-        ValueError, match=rf"in training {named} of .*as_in_prediction=True"
-    ) as caught:
+    with pytest.raises(ValueError, match=rf"training {named} of .*as_in_prediction=True") as caught:
         KerasForward(model)
     assert "fairbound.integrations.keras.Constrained" in str(caught.value)
     forward = KerasForward(model, as_in_prediction=True)
@@ -312,19 +310,19 @@ class Subclassed(keras.Model):
 def test_a_subclass_of_model_needs_rows_to_try() -> None:
     model = Subclassed()
     model(np.zeros((2, 4), "float32"))
-    with pytest.raises(ValueError, match=r"has no known input shape .* pass inputs="):
+    with pytest.raises(ValueError, match=r"input shape .* inputs="):
         KerasForward(model)
     assert KerasForward(model, inputs().numpy()).n == 31
     odd = Subclassed(noise=True)
     odd(np.zeros((2, 4), "float32"))
-    with pytest.raises(ValueError, match="in training its outputs of"):
+    with pytest.raises(ValueError, match="training its outputs"):
         KerasForward(odd, inputs().numpy())
 
 
 @pytest.mark.parametrize("change", [lambda x: x[1:], lambda x: x[None], lambda x: x.double()])
 def test_another_x(change: Any) -> None:
     forward, x = of_keras(small())
-    with pytest.raises(ValueError, match=r"trains 31 weights as torch.float32, got x of shape"):
+    with pytest.raises(ValueError, match=r"31 weights.*torch.float32, got x"):
         forward(change(x), inputs())
 
 
@@ -345,16 +343,14 @@ class Stuck(keras.layers.Layer):
 
 
 def test_weights_that_move_nothing() -> None:
-    with pytest.raises(ValueError, match="do not depend on its trainable weights"):
+    with pytest.raises(ValueError, match=r"not depend.*weights"):
         KerasForward(keras.Sequential([keras.Input((4,)), Stuck()]))
 
 
 def test_another_precision_than_the_rows() -> None:
     forward, x = of_keras(small())
     of = twins.problem(twins.in_torch, torch.float64)
-    with pytest.raises(
-        ValueError, match=r"X is torch.float64 but the parameters are torch.float32"
-    ):
+    with pytest.raises(ValueError, match=r"X is torch.float64.*torch.float32"):
         run(type(of)(forward, of.loss, of.constraint, of.data), SSLALM(), twins.sampler(of), x, 2)
 
 

@@ -74,18 +74,14 @@ def test_several_classes() -> None:
 
 
 def test_another_number_of_outputs_than_classes() -> None:
-    with pytest.raises(
-        ValueError, match=r"y has 2 classes, .* one output per example .* returns 2"
-    ):
+    with pytest.raises(ValueError, match=r"2 classes, .*one output.* 2"):
         fitted(twins.network(widths=(9, 2)))
-    with pytest.raises(
-        ValueError, match=r"y has 3 classes, .* 3 outputs per example, .* returns 1"
-    ):
+    with pytest.raises(ValueError, match=r"3 classes, .*3 outputs.* returns 1"):
         fitted(twins.network(widths=(9, 1)), (X[:, 0] > 0).astype(int) + (X[:, 1] > 0))
 
 
 def test_probabilities_and_state_are_refused() -> None:
-    with pytest.raises(ValueError, match="ends in sigmoid, and logits are needed"):
+    with pytest.raises(ValueError, match=r"sigmoid.*logits"):
         fitted(keras.Sequential([keras.Input((9,)), layers.Dense(1, "sigmoid")]))
     with pytest.raises(ValueError, match=r"off \(Dropout\)"):
         fitted(
@@ -103,12 +99,10 @@ def test_a_model_that_looks_its_inputs_up_is_refused() -> None:
             layers.Dense(1),
         ]
     )
-    with pytest.raises(
-        ValueError, match=r"takes int32 inputs.*fairbound\.integrations\.keras\.fit"
-    ):
+    with pytest.raises(ValueError, match=r"int32.*fairbound\.integrations\.keras\.fit"):
         fitted(model)
 
 
 def test_a_model_for_other_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"takes examples of shape \(4,\), got X of shape"):
+    with pytest.raises(ValueError, match=r"\(4,\), got X of shape"):
         fitted(twins.network(widths=(4, 8, 1)))

@@ -141,7 +141,7 @@ def test_steps_that_are_not_finite_are_counted(caplog: pytest.LogCaptureFixture)
 
     labels = Y.copy()
     labels[:10] = 2
-    with pytest.raises(ValueError, match="NaN or infinite over these examples"):
+    with pytest.raises(ValueError, match="NaN or infinite"):
         fit(
             twins.network(widths=SMALL),
             X,
@@ -159,9 +159,7 @@ def test_probabilities_are_refused(activation: str) -> None:
     model = keras.Sequential(
         [keras.Input((9,)), layers.Dense(2, activation=activation, name="last")]
     )
-    with pytest.raises(
-        ValueError, match=rf"layer 'last' ends in {activation}, and logits are needed"
-    ):
+    with pytest.raises(ValueError, match=rf"'last' .*{activation}.*logits"):
         fit(model, X, Y, sensitive_features=SEX)
     apart = keras.Sequential([keras.Input((9,)), layers.Dense(2), layers.Activation(activation)])
     with pytest.raises(ValueError, match=f"ends in {activation}"):
@@ -204,7 +202,7 @@ def test_what_is_wrong_is_said(changed: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("method", [DescentAscent, "DescentAscent"])
 def test_a_method_is_an_object(method: Any) -> None:
-    with pytest.raises(TypeError, match=r"method must be a method such as SSLALM\(tau=0.01\)"):
+    with pytest.raises(TypeError, match=r"method.*such as SSLALM\(tau=0.01\)"):
         fit(twins.network(widths=SMALL), X, Y, sensitive_features=SEX, method=method)
 
 

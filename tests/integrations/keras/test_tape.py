@@ -134,7 +134,7 @@ def test_ghost_asks_for_rows_itself() -> None:
         optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
         twin.step(lambda: twin.fair.backward_closure(lambda size: twin.rows(rows(theirs, size))))
     assert torch.allclose(make_functional(model)[1], twin.x.detach(), atol=1e-4)
-    with pytest.raises(ValueError, match=r"more than once.*tf.GradientTape\(persistent=True\)"):
+    with pytest.raises(ValueError, match=r"once.*tf.GradientTape\(persistent=True\)"):
         fair.gradients_closure(lambda size: taped(model, rows(mine, size)))
 
 
@@ -297,34 +297,30 @@ def test_what_is_wrong_is_said() -> None:
     model = twins.network(widths=WIDTHS)
     fair = Constrained(model, PARITY["loss"](), DescentAscent())
     rows = taped(model, np.arange(32))
-    with pytest.raises(ValueError, match="losses must be per-example losses"):
+    with pytest.raises(ValueError, match=r"losses.*per-example losses"):
         fair.gradients(rows.tape, tf.reduce_mean(rows.losses), rows.groups)
     with tf.GradientTape() as empty:
         pass
-    with pytest.raises(ValueError, match="the tape recorded no path from the model's weights"):
+    with pytest.raises(ValueError, match=r"no path.*weights"):
         fair.gradients(empty, rows.losses, rows.groups)
-    with pytest.raises(ValueError, match="SSLALM needs 2 independent mini-batches"):
+    with pytest.raises(ValueError, match=r"SSLALM.*2 independent mini-batches"):
         Constrained(model, PARITY["loss"](), SSLALM()).gradients(
             rows.tape, rows.losses, rows.groups
         )
     with pytest.raises(
         TypeError,
-        match=(
-            r"must be fairbound.integrations.keras.MiniBatch\(losses, .*, got fairbound.constraints"
-        ),
+        match=(r"fairbound.integrations.keras.MiniBatch\(losses, .*, got fairbound.constraints"),
     ):
         Constrained(model, PARITY["loss"](), SSLALM()).gradients(
             rows.tape, rows.losses, rows.groups, extra_batches=[fairbound.MiniBatch(torch.ones(3))]
         )
-    with pytest.raises(ValueError, match=r"groups must be whole numbers .* got float64"):
+    with pytest.raises(ValueError, match=r"groups.*numbers .*float64"):
         fair.gradients(rows.tape, rows.losses, rows.groups * 1.0)
-    with pytest.raises(
-        ValueError, match=r"groups must be whole numbers .* got <U1; number names by"
-    ):
+    with pytest.raises(ValueError, match=r"groups.*numbers .*<U1"):
         fair.gradients(rows.tape, rows.losses, np.array(["A", "B"])[rows.groups])
-    with pytest.raises(RuntimeError, match=r"runs in torch, outside of TensorFlow's graphs"):
+    with pytest.raises(RuntimeError, match=r"torch, outside.*TensorFlow's graphs"):
         tf.function(lambda: fair.gradients(rows.tape, rows.losses, rows.groups), autograph=False)()
-    with pytest.raises(ValueError, match="has no weights yet"):
+    with pytest.raises(ValueError, match="no weights yet"):
         Constrained(keras.Sequential([layers.Dense(1)]), PARITY["loss"](), DescentAscent())
 
 
@@ -333,7 +329,5 @@ def test_layers_frozen_after_it_was_built_are_told() -> None:
     fair = Constrained(model, PARITY["loss"](), DescentAscent())
     step(fair, taped(model, batches(1)[0]), keras.optimizers.SGD(0.1))
     model.layers[0].trainable = False
-    with pytest.raises(
-        ValueError, match=r"had 89 trainable weights when Constrained was built and has 9 now"
-    ):
+    with pytest.raises(ValueError, match=r"89 trainable.* 9 now"):
         step(fair, taped(model, batches(1)[0]), keras.optimizers.SGD(0.1))

@@ -239,12 +239,10 @@ def test_several_constraints_are_logged_by_their_largest() -> None:
 def test_the_fair_of_another_model_is_refused() -> None:
     module = Automatic()
     module.fair = Constrained(nn.Linear(5, 1), PARITY, METHOD)
-    with pytest.raises(
-        ValueError, match=r"does not have the parameter 'weight' of Constrained.*that is trained"
-    ):
+    with pytest.raises(ValueError, match=r"parameter 'weight'.*trained"):
         fit(module)
 
 
 def test_the_callback_takes_a_constrained() -> None:
-    with pytest.raises(TypeError, match=r"takes a fairbound.Constrained, got Sequential"):
+    with pytest.raises(TypeError, match=r"a fairbound.Constrained, got Sequential"):
         ConstrainedCallback(network())  # type: ignore[arg-type]

@@ -118,9 +118,7 @@ def test_codes_that_are_declared_categories() -> None:
     as_category = small(categorical_features=[0], **settings).fit(X, y, sensitive_features=group)
     as_number = small(**settings).fit(X, y, sensitive_features=group)
     assert as_category.score(X, y) > 0.95 > as_number.score(X, y)
-    with pytest.raises(
-        ValueError, match=r"categorical_features has 'code', which is not a column of X: \['x'\]"
-    ):
+    with pytest.raises(ValueError, match=r"categorical_features.*'code'.*X: \['x'\]"):
         small(categorical_features=["code"]).fit(
             pd.DataFrame(X, columns=["x"]), y, sensitive_features=group
         )
@@ -228,7 +226,7 @@ def test_a_device() -> None:
     X, y, group = make_data(200)
     small(device="cpu", bound=0.9).fit(X, y, sensitive_features=group)
     for device in ("cuda:99", "gpu"):
-        with pytest.raises(ValueError, match=f"device='{device}' is not available: "):
+        with pytest.raises(ValueError, match=rf"device='{device}'.*not available"):
             small(device=device).fit(X, y, sensitive_features=group)
 
 

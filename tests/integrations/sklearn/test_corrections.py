@@ -163,9 +163,7 @@ def test_multipliers_of_zero_are_no_correction(classes: int) -> None:
 
 def test_a_rate_without_a_class_is_refused_for_several_classes() -> None:
     parity = constraints.demographic_parity(["A", "B"], bound=0.1)
-    with pytest.raises(
-        ValueError, match="one logit per example, and y has several classes; name one of them"
-    ):
+    with pytest.raises(ValueError, match=r"one logit.*classes"):
         Correction((parity,), tensor([0.1, 0.0])).apply(
             tensor(np.zeros((5, 3))), [tensor(np.ones((5, 2)))]
         )

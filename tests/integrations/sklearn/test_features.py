@@ -398,9 +398,7 @@ def test_what_is_refused_in_transform(values: Any, sentence: str) -> None:
 
 
 def test_a_sparse_matrix_that_is_too_large_raises() -> None:
-    with pytest.raises(
-        ValueError, match=r"X is sparse, and \(100000, 5001\) is too large to make it dense"
-    ):
+    with pytest.raises(ValueError, match=r"sparse.*\(100000, 5001\).*dense"):
         FeatureEncoder.fit(sparse.csr_array((100_000, 5001)))
 
 

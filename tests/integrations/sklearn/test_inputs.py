@@ -63,7 +63,7 @@ def test_rates_of_several_classes_are_by_the_name_of_the_class() -> None:
         "pairwise_loss_parity", 0.1, columns(), {0: "class a", 1: "class b"}
     )
     assert losses.names == ("A - B", "B - A")
-    with pytest.raises(ValueError, match="'equalized_odds' is about two classes; with several use"):
+    with pytest.raises(ValueError, match=r"'equalized_odds'.*two classes"):
         make_constraints("equalized_odds", 0.1, columns(), {0: "class a"})
 
 
@@ -127,14 +127,12 @@ def test_one_group_is_a_sentence_for_every_notion_that_compares(notion: str) -> 
         (alone,) = make_constraints(notion, 0.1, columns(["A", "A"]), None)
         assert alone.names == ("loss of A <= 0.1",)
         return
-    with pytest.raises(
-        ValueError, match=f"one group only, 'A', and '{notion}' compares groups; give the column"
-    ):
+    with pytest.raises(ValueError, match=rf"one group.*'A'.*'{notion}'"):
         make_constraints(notion, 0.8, columns(["A", "A"]), None)
 
 
 def test_a_function_that_returns_no_constraint() -> None:
-    with pytest.raises(TypeError, match="must return a Constraint, got NoneType"):
+    with pytest.raises(TypeError, match=r"return.*Constraint, got NoneType"):
         make_constraints(lambda names, bound: None, 0.1, columns(), None)
 
 
@@ -146,8 +144,6 @@ def test_differences_and_levels() -> None:
 
 def test_empty_cells_are_named() -> None:
     made = make_constraints("equal_opportunity", 0.1, columns(), None)
-    with pytest.raises(
-        ValueError, match=r"no examples of 'B, y=1', which the constraint .* merge groups"
-    ):
+    with pytest.raises(ValueError, match=r"'B, y=1', .*merge groups"):
         refuse_empty_cells(made, {"group": torch.tensor([0, 0, 1])}, torch.tensor([1, 0, 0]))
     refuse_empty_cells(made, {"group": torch.tensor([0, 0, 1])}, torch.tensor([1, 0, 1]))

@@ -197,13 +197,11 @@ def test_judging_losses() -> None:
     assert [gap.estimate for gap in judged.gaps] == pytest.approx(
         [gap.estimate for gap in expected.gaps]
     )
-    with pytest.raises(ValueError, match="class 7, which fit has not seen; its classes are"):
+    with pytest.raises(ValueError, match=r"class 7, .*its classes"):
         fair.judge(X, np.full(800, 7), group)
     with pytest.warns(UserWarning, match="training is unconstrained"):
         plain = postprocessor().fit(X, y)
-    with pytest.raises(
-        ValueError, match="fitted without sensitive_features, so there is no constraint"
-    ):
+    with pytest.raises(ValueError, match=r"without sensitive_features.*no constraint"):
         plain.judge(X, y, group)
 
 
@@ -218,9 +216,7 @@ def test_grid_search_and_cross_validation_route_the_groups() -> None:
         search = GridSearchCV(fair, {"bound": [0.1, 0.8], "estimator__C": [1.0]}, cv=2)
         search.fit(X, y, sensitive_features=group)
     assert scores.min() >= 0.5
-    with pytest.warns(
-        UserWarning, match=r"pass only after sklearn\.set_config\(enable_metadata_routing=True\)"
-    ):
+    with pytest.warns(UserWarning, match=r"sklearn\.set_config\(enable_metadata_routing=True\)"):
         cross_val_score(fair, X, y, cv=2, params={"sensitive_features": group})
     assert search.best_params_["bound"] == 0.8  # accuracy alone rewards the loosest
     assert search.best_estimator_.groups_ == {"group": ["A", "B"]}
@@ -236,7 +232,7 @@ def test_the_group_at_prediction_is_asked_for_and_must_be_known() -> None:
     for ask in (lambda: fair.predict(X), lambda: fair.score(X, y)):
         with pytest.raises(
             ValueError,
-            match="group_at_prediction=True needs sensitive_features= to predict and score",
+            match=r"group_at_prediction=True.*sensitive_features=",
         ):
             ask()
     with pytest.raises(ValueError, match=r"'C'.*A, B"):
@@ -247,16 +243,14 @@ def test_an_index_in_another_order_is_refused() -> None:
     X, y, group = make_shifted(300)
     table, who = pd.DataFrame(X), pd.Series(group)
     shuffled = who.sample(frac=1.0, random_state=0)
-    with pytest.raises(
-        ValueError, match=r"sensitive_features has the index of X in another order.*loc\[X.index\]"
-    ):
+    with pytest.raises(ValueError, match=r"sensitive_features.*index of X.*loc\[X.index\]"):
         postprocessor().fit(table, y, sensitive_features=shuffled)
-    with pytest.raises(ValueError, match="y has the index of X in another order"):
+    with pytest.raises(ValueError, match=r"y has.*index of X"):
         postprocessor().fit(table, pd.Series(y).loc[shuffled.index], sensitive_features=who)
     fair = postprocessor(group_at_prediction=True).fit(
         table, y, sensitive_features=shuffled.loc[table.index]
     )
-    with pytest.raises(ValueError, match="sensitive_features has the index of X in another order"):
+    with pytest.raises(ValueError, match=r"sensitive_features.*index of X"):
         fair.predict(table, sensitive_features=shuffled)
     other = who.set_axis(range(1000, 1300))  # other labels: by position
     np.testing.assert_array_equal(

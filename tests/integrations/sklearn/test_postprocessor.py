@@ -172,7 +172,7 @@ def test_development_and_calibration_data_are_all_examples() -> None:
     assert sorted([*fair.development_, *fair.calibration_]) == list(range(1000))
     assert len(fair.calibration_) == pytest.approx(300, abs=2)
     without = postprocessor(calibration=0.0)
-    with pytest.warns(UserWarning, match="there is no verdict"):
+    with pytest.warns(UserWarning, match="no verdict"):
         without.fit(X, y, sensitive_features=group)
     assert without.verdict_ is None
     assert not without.certified_
@@ -271,9 +271,7 @@ def test_another_estimator_for_the_group() -> None:
 
 def test_an_estimator_without_probabilities() -> None:
     X, y, group = make_shifted(100)
-    with pytest.raises(
-        TypeError, match=r"a classifier with predict_proba, got LinearSVC.*CalibratedClassifierCV"
-    ):
+    with pytest.raises(TypeError, match=r"predict_proba, got LinearSVC.*CalibratedClassifierCV"):
         postprocessor(LinearSVC()).fit(X, y, sensitive_features=group)
 
 
@@ -306,9 +304,7 @@ def test_of_two_texts_the_positive_one_must_be_named() -> None:
     """Sorted, "deny" comes first and "grant" last; "reject" would come after "accept"."""
     X, y, group = make_shifted(300)
     answer = np.array(["accept", "reject"])[y]
-    with pytest.raises(
-        ValueError, match="say which one is positive, pos_label='reject' or pos_label='accept'"
-    ):
+    with pytest.raises(ValueError, match=r"pos_label='reject' or pos_label='accept'"):
         postprocessor().fit(X, answer, sensitive_features=group)
     losses = postprocessor(constraint="pairwise_loss_parity").fit(
         X, answer, sensitive_features=group
@@ -371,7 +367,7 @@ def test_several_columns_of_groups(subgroups: str, columns: int) -> None:
         < rate_gap(fair.unconstrained_.predict(X), group)
     )
     assert fair.judge(X, y, both).examples == 1000
-    with pytest.raises(ValueError, match="has 1 columns, and fit was given 2"):
+    with pytest.raises(ValueError, match=r"has 1 columns.*given 2"):
         fair.judge(X, y, group)
 
 
@@ -425,13 +421,11 @@ def test_errors_are_sentences(
 
 def test_one_class_and_no_groups() -> None:
     X, y, group = make_data(60)
-    with pytest.raises(ValueError, match=r"y has one class only, \[1\.0\]; a classifier needs two"):
+    with pytest.raises(ValueError, match=r"one class.*\[1\.0\]"):
         postprocessor().fit(X, np.ones(60), sensitive_features=group)
-    with pytest.raises(ValueError, match="requires y to be passed"):
+    with pytest.raises(ValueError, match="requires y"):
         postprocessor().fit(X, None, sensitive_features=group)
-    with pytest.warns(
-        UserWarning, match="no sensitive_features were given: training is unconstrained"
-    ):
+    with pytest.warns(UserWarning, match=r"no sensitive_features.*unconstrained"):
         fair = postprocessor().fit(X, y)
     assert (fair.choice_, fair.verdict_, fair.constraints_, fair.multipliers_) == (
         "unconstrained",

@@ -126,7 +126,7 @@ def test_a_report_without_a_constraint_and_one_without_held_out_data() -> None:
         plain = small().fit(X, y)
     assert "Groups: none were given" in plain.report()
     assert "Choice" not in plain.report()
-    with pytest.warns(UserWarning, match="too few to hold any out"):
+    with pytest.warns(UserWarning, match=r"too few.*hold"):
         few = small(bound=0.5).fit(X[:100], y[:100], sensitive_features=group[:100])
     assert "none held out" in few.report()
     assert "there are too few examples for a certificate" in joined(few.report())
@@ -214,9 +214,7 @@ def test_a_page_for_those_who_do_not_run_python(tmp_path: Path) -> None:
     assert "class grant: &lt;A&gt; - B" in page or "class grant: <A> - B" in text
     with pytest.warns(UserWarning, match="training is unconstrained"):
         plain = postprocessor().fit(X, y)
-    with pytest.raises(
-        ValueError, match="fitted without sensitive_features, so there are no groups"
-    ):
+    with pytest.raises(ValueError, match=r"without sensitive_features.*no groups"):
         plain.report(html=tmp_path / "other.html")
 
 

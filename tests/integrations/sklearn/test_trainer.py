@@ -130,9 +130,7 @@ def test_progress_is_shown_at_every_evaluation() -> None:
 
 
 def test_losses_that_are_never_finite_are_a_sentence() -> None:
-    with pytest.raises(
-        ValueError, match="NaN or infinite at every evaluation; scale the columns of X, or lower"
-    ):
+    with pytest.raises(ValueError, match=r"NaN.*scale.*lower"):
         train(
             ensemble(),
             make_examples(),

@@ -119,7 +119,7 @@ def test_a_saved_loop_goes_on_bit_for_bit() -> None:
 def test_measurements_of_another_model_are_refused() -> None:
     saved = run(Loop(), whole, 0, 3).fair.state_dict()
     other = Constrained(nn.Linear(4, 1).double(), constraints.pairwise_loss_parity(3, bound=0.05))
-    with pytest.raises(ValueError, match="measurements are of another model"):
+    with pytest.raises(ValueError, match=r"measurements.*another model"):
         other.load_state_dict(saved)
 
 

@@ -96,7 +96,7 @@ def test_a_proxy_moves_multipliers_by_the_rate_and_the_model_by_the_surrogate() 
 
 
 def test_a_proxy_is_for_rates() -> None:
-    with pytest.raises(ValueError, match="proxy=True is for rates"):
+    with pytest.raises(ValueError, match=r"proxy=True.*for rates"):
         constraints.equal_opportunity(2, bound=0.1, of="loss", proxy=True)
 
 
@@ -178,7 +178,7 @@ def test_every_row_s_gradient_where_some_rows_are_not_observed(method: Algorithm
 
 
 def test_names_of_values() -> None:
-    with pytest.raises(TypeError, match=r"given\(\) needs a name"):
+    with pytest.raises(TypeError, match=r"given\(\) needs.*name"):
         constraints.given()
 
 
@@ -199,9 +199,7 @@ def test_one_bound_and_one_step_for_each_constraint() -> None:
     fair = Constrained([scale], each, steps)
     fair.backward(scale * losses, groups)
     assert [*fair.multipliers.values()] == pytest.approx([0.25, 0.25, 0.0])
-    with pytest.raises(
-        ValueError, match=r"\(2,\) bounds for 3 constraints; give one, or one for each"
-    ):
+    with pytest.raises(ValueError, match=r"\(2,\) bounds.*3 constraints"):
         constraints.bounded_group_loss(3, bound=[0.1, 0.2])
     with pytest.raises(ValueError, match="finite and >= 0"):
         constraints.loss_parity(2, bound=[0.1, -0.2])

@@ -50,9 +50,7 @@ def train(seed: int, method: DescentAscent, steps: int, lr: float) -> Constraine
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_warns_within_200_steps(seed: int) -> None:
-    with pytest.warns(
-        RuntimeWarning, match=r"by step \d+ the loss grew from .* the run diverges"
-    ) as found:
+    with pytest.warns(RuntimeWarning, match=r"step \d+.*loss.*diverges") as found:
         fair = train(seed, DescentAscent(eta=0.02), 200, lr=0.2)
     assert len([one for one in found if "diverges" in str(one.message)]) == 1
     assert found[0].filename == __file__

@@ -48,7 +48,7 @@ def test_too_few_mini_batches_is_a_sentence(method: Algorithm[Any]) -> None:
     fair = Constrained(model, LIMIT, method)
     name = type(method).__name__
     with pytest.raises(
-        ValueError, match=rf"{name} needs {method.draws} .*got 1; pass the others as extra_batches="
+        ValueError, match=rf"{name} needs {method.draws} .*got 1; .*extra_batches="
     ) as said:
         fair.backward(losses_of(model), GROUPS)
     assert "SSLALM(samples=1)" in str(said.value)
@@ -66,13 +66,11 @@ def test_too_few_mini_batches_is_a_sentence(method: Algorithm[Any]) -> None:
 def test_a_general_method_does_not_accumulate(method: Algorithm[Any]) -> None:
     model = network()
     fair = Constrained(model, LIMIT, method)
-    with pytest.raises(
-        ValueError, match=rf"{type(method).__name__} {WHOLE}, which accumulate.. takes apart"
-    ):
+    with pytest.raises(ValueError, match=rf"{type(method).__name__} {WHOLE}, .*takes apart"):
         fair.accumulate(losses_of(model), GROUPS)
     with pytest.raises(
         ValueError,
-        match=rf"of {type(method).__name__} is not the gradient of a loss; use fair.back",
+        match=rf"{type(method).__name__} .*loss; use fair.back",
     ):
         fair.loss(losses_of(model), GROUPS)
 
@@ -89,7 +87,7 @@ def test_too_many_mini_batches_is_a_sentence() -> None:
 def test_ghost_names_its_closure(method: StochasticGhost) -> None:
     model = network()
     with pytest.raises(
-        ValueError, match=r"StochasticGhost draws .* random size.*fair.backward_closure\(evaluate\)"
+        ValueError, match=r"StochasticGhost.* random size.*fair.backward_closure\(evaluate\)"
     ):
         Constrained(model, LIMIT, method).backward(losses_of(model), GROUPS)
 
@@ -246,7 +244,7 @@ def test_a_graph_used_twice_is_a_sentence(method: Algorithm[Any]) -> None:
     fair.backward(losses, GROUPS)
     kept = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     assert len(kept) == 4
-    with pytest.raises(ValueError, match="the graph of these losses was used before"):
+    with pytest.raises(ValueError, match=r"graph.*used before"):
         fair.backward(losses, GROUPS)
     assert fair.steps == 1
     assert same(kept, [p.grad for p in model.parameters() if p.grad is not None])
@@ -267,7 +265,7 @@ def test_a_second_point_is_a_sentence_and_changes_nothing() -> None:
     kept = [torch.full_like(p, 3.0) for p in model.parameters()]
     for p, grad in zip(model.parameters(), kept, strict=True):
         p.grad = grad
-    with pytest.raises(ValueError, match=r"at a second point.*use fairbound.run on a Problem"):
+    with pytest.raises(ValueError, match=r"second point.*fairbound.run"):
         fair.backward(losses_of(model), GROUPS)
     assert all(p.grad is grad for p, grad in zip(model.parameters(), kept, strict=True))
     assert fair.steps == 0
@@ -302,26 +300,26 @@ def test_gradients_of_two_mini_batches_are_apart() -> None:
 
 def test_what_cannot_be_built_is_a_sentence() -> None:
     model = network()
-    with pytest.raises(ValueError, match=r"two constraints are called 'A - B'.*give a mapping"):
+    with pytest.raises(ValueError, match=r"'A - B'.*give a mapping"):
         Constrained(model, [RATE, RATE], DescentAscent())
-    with pytest.raises(ValueError, match="there are no constraints"):
+    with pytest.raises(ValueError, match="no constraints"):
         Constrained(model, [], DescentAscent())
     with pytest.raises(
         TypeError,
-        match=r"Constrained takes a method that is built, such as SGD\(\), got the class SGD",
+        match=r"Constrained.*SGD\(\), got.*SGD",
     ):
         Constrained(model, LIMIT, ALGORITHMS["SGD"])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no parameters to train"):
+    with pytest.raises(ValueError, match="no parameters"):
         Constrained(model.requires_grad_(False), LIMIT, DescentAscent())
-    with pytest.raises(ValueError, match="a seed must fit in 64 bits"):
+    with pytest.raises(ValueError, match=r"seed.*64 bits"):
         Constrained(network(), LIMIT, SwitchingSubgradient(), seed=1 << 70)
 
 
 def test_what_was_not_begun_is_a_sentence() -> None:
     fair = Constrained(network(), LIMIT, SSLALM())
-    with pytest.raises(ValueError, match=r"has not begun; call backward\(\) or start\(\) first"):
+    with pytest.raises(ValueError, match=r"backward\(\) or start\(\) first"):
         _ = fair.primal_step
-    with pytest.raises(ValueError, match="NaN or infinite on the mini-batch to start from"):
+    with pytest.raises(ValueError, match=r"NaN.*start from"):
         fair.start(torch.full((8,), torch.nan), GROUPS)
     assert fair.multipliers == {}
     assert [*fair.constraints] == ["loss of A <= 0.5", "loss of B <= 0.5"]
@@ -332,9 +330,7 @@ def test_accumulating_is_orderly() -> None:
     fair = Constrained(model, LIMIT, DescentAscent())
     for _ in range(2):
         fair.accumulate(losses_of(model), GROUPS)
-    with pytest.raises(
-        ValueError, match="an accumulated step is in progress; save after its last backward"
-    ):
+    with pytest.raises(ValueError, match=r"in progress.*backward"):
         fair.state_dict()
     fair.backward(losses_of(model), GROUPS)
     with pytest.raises(ValueError, match="finish it first"):

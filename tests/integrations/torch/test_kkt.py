@@ -372,18 +372,16 @@ def test_a_feasible_problem_has_no_warning(method: Algorithm[Any]) -> None:
 
 def test_what_cannot_be_judged_is_a_sentence() -> None:
     model, names = KNOWN.model(KNOWN.x), KNOWN.constraint().names
-    with pytest.raises(
-        ValueError, match="read twice, and this is an iterator; give a list or a DataLoader"
-    ):
+    with pytest.raises(ValueError, match=r"an iterator.*list.*DataLoader"):
         judged(model, iter(KNOWN.data()))
-    with pytest.raises(ValueError, match="there are no batches to report on"):
+    with pytest.raises(ValueError, match="no batches"):
         judged(model, [])
     with pytest.raises(ValueError, match=rf"multipliers has no \['{names[1]}'\]"):
         judged(model, KNOWN.data(), multipliers={names[0]: 1.0})
     X, b, group = KNOWN.data()[0]
     with pytest.raises(ValueError, match=rf"no examples for \['{names[1]}'\]"):
         judged(model, [(X, b, 0 * group)])
-    with pytest.raises(ValueError, match="groups must be 0 to 1"):
+    with pytest.raises(ValueError, match=r"groups.*0 to 1"):
         judged(model, [(X, b, group + 1)])
     with pytest.raises(ValueError, match="reduction='none'"):
         report_kkt(
@@ -393,5 +391,5 @@ def test_what_cannot_be_judged_is_a_sentence() -> None:
             lambda batch: MiniBatch(model(batch[0]).mean(), batch[2]),
         )
     fair = Constrained([*model.parameters()], KNOWN.constraint(), DescentAscent())
-    with pytest.raises(TypeError, match="a report needs the model itself"):
+    with pytest.raises(TypeError, match=r"report.*model itself"):
         fair.report(KNOWN.data(), lambda batch: MiniBatch(model(batch[0])[:, 0], batch[2]))

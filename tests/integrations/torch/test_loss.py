@@ -208,7 +208,7 @@ def test_evaluation_moves_nothing() -> None:
 def test_a_backward_pass_in_evaluation_mode_is_refused() -> None:
     loop = Loop(DescentAscent())
     loop.model.eval()
-    with pytest.raises(ValueError, match=r"evaluation mode.*call model.train\(\)"):
+    with pytest.raises(ValueError, match=r"evaluation mode.*model.train\(\)"):
         loop.fair.loss(loop.rows(0)).backward()
 
 
@@ -355,9 +355,7 @@ def test_an_optimizer_step_that_never_comes_is_warned_of() -> None:
         warnings.simplefilter("error")
         for _ in range(DROPPED_IN_A_ROW):
             window()
-    with pytest.warns(
-        UserWarning, match="multipliers do not move; build Constrained with the parameters"
-    ):
+    with pytest.warns(UserWarning, match=r"not move.*Constrained"):
         window()
 
 
@@ -438,12 +436,12 @@ def test_an_unknown_group_is_explained() -> None:
     model = network()
     fair = Constrained(model, constraints.loss_parity(2, bound=0.1), DescentAscent())
     fair.loss(rows_of(model, WHO, torch.arange(24))._replace(groups=WHO.sex[:24]))
-    with pytest.raises(ValueError, match="groups must be 0 to 1"):
+    with pytest.raises(ValueError, match=r"groups.*0 to 1"):
         fair.loss(rows_of(model, WHO, torch.arange(24))._replace(groups=WHO.sex[:24] + 1))
 
 
 def test_a_step_begun_by_accumulate_comes_first() -> None:
     loop = Loop(DescentAscent())
     loop.fair.accumulate(loop.rows(0))
-    with pytest.raises(ValueError, match=r"accumulate\(\) is in progress"):
+    with pytest.raises(ValueError, match=r"accumulate\(\) .*in progress"):
         loop.fair.loss(loop.rows(0))

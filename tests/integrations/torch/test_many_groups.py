@@ -131,7 +131,7 @@ def test_losses_of_a_trainer_are_not_accumulated(monkeypatch: pytest.MonkeyPatch
     fair = Constrained(model, MADE["each"](), DescentAscent(eta=0.3))
     first, second = batches(2)
     fair.loss(losses_of(model, *first[:2]), first[2]).backward()
-    with pytest.raises(ValueError, match="let every backward pass have its step"):
+    with pytest.raises(ValueError, match=r"every backward.*step"):
         fair.loss(losses_of(model, *second[:2]), second[2]).backward()
 
 
@@ -242,7 +242,7 @@ def test_a_saved_state_of_another_number_of_groups_is_refused() -> None:
     X, y, groups = batches(1)[0]
     fair.backward(losses_of(model, X, y), groups)
     other = Constrained(model, constraints.bounded_group_loss(3000, bound=0.1), DescentAscent())
-    with pytest.raises(ValueError, match="has 2001 entries for constraints, this loop 3001"):
+    with pytest.raises(ValueError, match=r"2001 entries.*3001"):
         other.load_state_dict(fair.state_dict())
 
 
@@ -250,9 +250,7 @@ def test_a_saved_state_of_another_number_of_groups_is_refused() -> None:
     "method", [SwitchingSubgradient(), StochasticGhost(), SSLALM(), DescentAscent(second=True)]
 )
 def test_methods_that_treat_all_together_refuse_very_many(method: Algorithm[Any]) -> None:
-    with pytest.raises(
-        ValueError, match=r"treats all constraints .* 20000; use a method that treats each alone"
-    ):
+    with pytest.raises(ValueError, match=r"constraints .* 20000.*each alone"):
         Constrained(network(), constraints.bounded_group_loss(20_000, bound=0.1), method)
 
 
@@ -270,6 +268,6 @@ def test_an_unknown_group_is_told() -> None:
     fair.backward(losses_of(model, X, y), groups)
     with (
         pytest.warns(RuntimeWarning, match="skipped"),
-        pytest.raises(ValueError, match="groups must be 0 to 1999"),
+        pytest.raises(ValueError, match=r"groups.*0 to 1999"),
     ):
         fair.backward(losses_of(model, X, y), groups.clamp(min=0) + 1990)

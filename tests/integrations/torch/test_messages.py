@@ -31,9 +31,7 @@ def losses_of(model: nn.Module) -> Tensor:
 def test_probabilities_in_the_place_of_logits() -> None:
     model = network()
     fair = Constrained(model, RATES, DescentAscent())
-    with pytest.warns(
-        UserWarning, match=r"lie between 0 and 1, .*'0 - 1' is computed from logits"
-    ) as said:
+    with pytest.warns(UserWarning, match=r"0 and 1, .*'0 - 1'.*from logits") as said:
         fair.backward(losses_of(model), GROUPS, outputs=torch.sigmoid(model(X)[:, 0]))
     assert said[0].filename == __file__
 
@@ -65,9 +63,7 @@ def test_logits_are_taken_without_a_word(start_at_zero: bool) -> None:
 @pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)])
 def test_losses_of_another_model(method: DescentAscent | SSLALM) -> None:
     fair = Constrained(network(), PARITY, method)
-    with pytest.raises(
-        ValueError, match="do not depend on the parameters that Constrained was built with"
-    ):
+    with pytest.raises(ValueError, match=r"not depend.*Constrained"):
         fair.backward(losses_of(network()), GROUPS)
     assert fair.steps == 0
 
@@ -76,9 +72,7 @@ def test_a_layer_replaced_after_building() -> None:
     model = network()
     fair = Constrained(model, PARITY, DescentAscent())
     model[2] = nn.Linear(4, 1)
-    with pytest.raises(
-        ValueError, match=r"'2.weight' was not among those .* build Constrained after that"
-    ):
+    with pytest.raises(ValueError, match=r"'2.weight'.*build Constrained"):
         fair.backward(losses_of(model), GROUPS)
 
 
@@ -87,57 +81,51 @@ def test_a_layer_unfrozen_after_building() -> None:
     model[0].requires_grad_(False)
     fair = Constrained(model, PARITY, DescentAscent())
     model[0].requires_grad_(True)
-    with pytest.raises(ValueError, match=r"'0.weight' was not among those to train"):
+    with pytest.raises(ValueError, match=r"'0.weight'.*to train"):
         fair.backward(losses_of(model), GROUPS)
 
 
 def test_a_negative_bound_on_a_loss() -> None:
     model = network()
     fair = Constrained(model, constraints.bounded_group_loss(2, bound=-1), DescentAscent())
-    with pytest.warns(
-        UserWarning, match="the bound of 'loss of 0 <= -1' is negative, and all losses"
-    ):
+    with pytest.warns(UserWarning, match=r"'loss of 0 <= -1'.*negative"):
         fair.backward(losses_of(model), GROUPS)
 
 
 def test_a_function_that_gives_a_float() -> None:
     model = network()
     own = constraints.function(lambda batch: batch.losses.mean().item() - 0.5, "mean")  # type: ignore[arg-type, return-value]
-    with pytest.raises(
-        TypeError, match=r"the function of 'mean' gives the number .* without .item\(\)"
-    ):
+    with pytest.raises(TypeError, match=r"'mean' .*number .*without .item\(\)"):
         Constrained(model, own, DescentAscent()).backward(losses_of(model))
 
 
 def test_a_function_without_a_graph() -> None:
     model = network()
     own = constraints.function(lambda batch: batch.losses.detach().mean().reshape(1), "mean")
-    with pytest.raises(ValueError, match="the function of 'mean' gives values without a graph"):
+    with pytest.raises(ValueError, match=r"'mean' .*graph"):
         Constrained(model, own, DescentAscent()).backward(losses_of(model))
 
 
 def test_groups_on_another_device() -> None:
     model = network()
-    with pytest.raises(
-        ValueError, match=r"groups are on meta and the losses on cpu; use groups.to\('cpu'\)"
-    ):
+    with pytest.raises(ValueError, match=r"meta.*cpu; use groups.to\('cpu'\)"):
         Constrained(model, PARITY, DescentAscent()).backward(losses_of(model), GROUPS.to("meta"))
 
 
 def test_a_learning_rate_given_to_a_method() -> None:
     with pytest.raises(
         TypeError,
-        match=r"DescentAscent has no setting 'lr'; it has tau, eta, .* is the optimizer's",
+        match=r"DescentAscent.*'lr'.*tau, eta",
     ):
         DescentAscent(lr=0.1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="SSLALM has no setting 'penalty'; it has tau, eta, rho"):
+    with pytest.raises(TypeError, match=r"SSLALM.*'penalty'.*rho"):
         SSLALM(penalty=0.1)  # type: ignore[call-arg]
 
 
 def test_an_empty_batch() -> None:
     model = network()
     fair = Constrained(model, PARITY, DescentAscent())
-    with pytest.raises(ValueError, match="the mini-batch is empty"):
+    with pytest.raises(ValueError, match=r"mini-batch.*empty"):
         fair.backward(losses_of(model)[:0], GROUPS[:0])
-    with pytest.raises(ValueError, match="the mini-batch is empty"):
+    with pytest.raises(ValueError, match=r"mini-batch.*empty"):
         fair.backward(MiniBatch(losses_of(model)[:0], GROUPS[:0]))

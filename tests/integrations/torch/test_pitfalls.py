@@ -88,7 +88,7 @@ def test_an_error_inside_an_accumulated_step_ends_it_and_the_loop_goes_on(
 def test_what_is_given_beside_rows_is_not_dropped() -> None:
     model = network()
     fair = Constrained(model, PARITY, DescentAscent())
-    with pytest.raises(ValueError, match="weight= was given beside MiniBatch"):
+    with pytest.raises(ValueError, match=r"weight=.*beside MiniBatch"):
         fair.backward(MiniBatch(losses_of(model), GROUP), weight=torch.ones(16))
 
 
@@ -100,9 +100,7 @@ def test_a_limit_that_no_row_is_about_is_told_of() -> None:
     X, y = rows_of_people()
     for _ in range(49):
         fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
-    with pytest.warns(
-        UserWarning, match=r"none of 50 mini-batches .* that 'rate of 1, y=7 >= 0.8' is about"
-    ):
+    with pytest.warns(UserWarning, match=r"50 mini-batches .*'rate of 1, y=7 >= 0.8'"):
         seen = fair.backward(losses_of(model), GROUP, labels=y, outputs=model(X))
     assert seen.c.isnan().all()
 
@@ -166,7 +164,7 @@ def test_other_rows_than_were_gathered_are_refused(method: Algorithm[Any]) -> No
     for _ in range(2):
         fair.accumulate(losses_of(model), GROUP)
     fair.backward(losses_of(model), GROUP)
-    with pytest.raises(ValueError, match="other examples than accumulate"):
+    with pytest.raises(ValueError, match=r"other examples.*accumulate"):
         fair.backward(losses_of(model), torch.zeros_like(GROUP))
     assert all(p.grad is None for p in model.parameters())
     assert fair.steps == 0
@@ -199,17 +197,17 @@ def test_misuses_are_sentences() -> None:
     model = network()
     fair = Constrained(model, PARITY, DescentAscent())
     fair.backward(losses_of(model), GROUP)
-    with pytest.raises(ValueError, match=r"start\(\) would discard its state"):
+    with pytest.raises(ValueError, match=r"start\(\).*discard.*state"):
         fair.start(losses_of(model), GROUP)
-    with pytest.raises(ValueError, match="not a state of Constrained"):
+    with pytest.raises(ValueError, match="not a state"):
         fair.load_state_dict({})
     with pytest.raises(TypeError, match=r"must be fairbound.MiniBatch"):
         fair.backward_closure(lambda size: (losses_of(model), GROUP))  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="int is not a constraint; use those of"):
+    with pytest.raises(TypeError, match=r"int is not.*use"):
         Constrained(model, [PARITY, 3], DescentAscent())  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="given twice under two names"):
+    with pytest.raises(ValueError, match=r"twice.*two names"):
         Constrained(model, {"a": PARITY, "b": PARITY}, DescentAscent())
-    with pytest.raises(TypeError, match="give a module or its parameters, got dict"):
+    with pytest.raises(TypeError, match="parameters, got dict"):
         Constrained([{"params": list(model.parameters())}], PARITY, DescentAscent())  # type: ignore[list-item]
     with pytest.raises(ValueError, match="complex"):
         Constrained([nn.Parameter(torch.zeros(2, dtype=torch.complex64))], PARITY, DescentAscent())

@@ -58,5 +58,5 @@ def test_many_steps_are_thinned_and_none_is_an_error() -> None:
     points = trained(450).plot().axes[0].lines[0].get_xdata()
     assert 100 <= len(points) <= 200
     assert set(points[1:] - points[:-1]) == {4}
-    with pytest.raises(ValueError, match="before the first step"):
+    with pytest.raises(ValueError, match=r"before.*first step"):
         trained(0).plot()

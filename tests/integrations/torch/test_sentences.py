@@ -39,27 +39,23 @@ def second_task(values: dict[str, Any]) -> None:
 
 def test_a_value_without_a_graph() -> None:
     second_task({"second task": lambda losses: losses.mean() - 0.1})
-    with pytest.raises(
-        ValueError, match=r"values\['second task'\] carries no graph to differentiate.*\.detach\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"values\['second task'\].*no graph.*\.detach\(\)"):
         second_task({"second task": lambda losses: losses.mean().detach() - 0.1})
-    with pytest.raises(ValueError, match=r"values\['second task'\] is a float, without a graph"):
+    with pytest.raises(ValueError, match=r"values\['second task'\].*float, without"):
         second_task({"second task": lambda losses: float(losses.mean().detach())})
     with pytest.raises(
         ValueError,
-        match=r"values\['second task'\] must be one number, got shape \(24,\); take its mean",
+        match=r"values\['second task'\].*\(24,\).*its mean",
     ):
         second_task({"second task": lambda losses: losses - 0.1})
 
 
 def test_a_value_that_no_constraint_is_called() -> None:
-    with pytest.raises(
-        ValueError, match=r"values has 'secnd task', which is not the name .* has: 'second task'"
-    ):
+    with pytest.raises(ValueError, match=r"'secnd task'.* has: 'second task'"):
         second_task({"secnd task": lambda losses: losses.mean()})
     model, fair = loop()
     batch = rows_of(model, WHO, torch.arange(24))
-    with pytest.raises(ValueError, match=r"values has 'extra', .* has: none"):
+    with pytest.raises(ValueError, match=r"'extra', .* has: none"):
         fair.backward(batch._replace(values={"extra": batch.losses.mean()}))
 
 
@@ -120,9 +116,7 @@ def test_parameters_unfrozen_later() -> None:
     model[0].weight.requires_grad_(True)
     for _ in range(97):
         step(fair, optimizer, model, WHO, torch.arange(24)[None])
-    with pytest.raises(
-        ValueError, match=r"'0.weight' was not among those to train .* unfrozen since"
-    ):
+    with pytest.raises(ValueError, match=r"'0.weight'.*unfrozen since"):
         step(fair, optimizer, model, WHO, torch.arange(24)[None])
 
 
@@ -135,34 +129,28 @@ def test_a_bound_in_percent() -> None:
         constraints.equal_opportunity,
         constraints.false_positive_parity,
     ):
-        with pytest.raises(
-            ValueError, match=r"bound=5 allows every difference of rates.*0\.05 for 5 percent"
-        ):
+        with pytest.raises(ValueError, match=r"bound=5.*every difference.*0\.05"):
             notion(2, bound=5)
         assert notion(2, bound=1.0).m == 2
     assert constraints.equalized_odds(2, bound=1.5).m == 4
     with pytest.raises(ValueError, match="at most 2"):
         constraints.equalized_odds(2, bound=3)
     assert constraints.loss_parity(2, bound=5).m == 4  # a loss has no largest value
-    with pytest.raises(TypeError, match=r"bounds must be numbers, got '5%'; 5 % are 0\.05"):
+    with pytest.raises(TypeError, match=r"bounds.*'5%'.*0\.05"):
         constraints.pairwise_loss_parity(2, bound="5%")  # type: ignore[arg-type]
     for bound in (0.0, 0.2, 1.25, True):  # 0 would allow everything, and nothing meets more than 1
-        with pytest.raises(
-            ValueError, match=r"by a number above 0\.2, .* at most 1, such as 0\.8; got"
-        ):
+        with pytest.raises(ValueError, match=r"above 0\.2, .*such as 0\.8"):
             constraints.demographic_parity_ratio(2, bound=bound)
 
 
 def test_an_optimizer_in_the_model_s_place() -> None:
     optimizer = torch.optim.SGD(network().parameters(), lr=0.1)
-    with pytest.raises(TypeError, match=r"give Constrained the model, not its optimizer \(SGD\)"):
+    with pytest.raises(TypeError, match=r"the model, not.*\(SGD\)"):
         Constrained(optimizer, PARITY, DescentAscent())  # type: ignore[arg-type]
 
 
 def test_tau_in_a_loop() -> None:
-    with pytest.warns(
-        UserWarning, match=r"DescentAscent\(tau=0\.3\) has no effect in a loop: .* set lr="
-    ):
+    with pytest.warns(UserWarning, match=r"DescentAscent\(tau=0\.3\).*no effect.* set lr="):
         Constrained(network(), PARITY, DescentAscent(tau=0.3, eta=(0.1,) * 6))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -192,9 +180,7 @@ def test_a_saved_state_of_another_constraint_with_the_same_names() -> None:
     rate_gap = Constrained(
         network(), constraints.demographic_parity(2, bound=0.05), DescentAscent()
     )
-    with pytest.raises(
-        ValueError, match="this loop constrains rates, '0 - 1', the saved state losses, '0 - 1'"
-    ):
+    with pytest.raises(ValueError, match=r"rates, '0 - 1', .*losses, '0 - 1'"):
         rate_gap.load_state_dict(loss_gap.state_dict())
 
 
@@ -202,7 +188,7 @@ def test_a_trainer_s_loss_of_another_model() -> None:
     model, other = network(), network()
     fair = Constrained(model, PARITY, DescentAscent())
     fair.loss(rows_of(other, WHO, torch.arange(24))).backward()
-    with pytest.raises(ValueError, match=r"do not depend on the parameters .* another model's"):
+    with pytest.raises(ValueError, match=r"depend.*another model's"):
         torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 

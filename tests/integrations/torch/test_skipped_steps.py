@@ -373,9 +373,7 @@ def test_a_step_that_is_not_finite_changes_nothing(
     method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]
 ) -> None:
     """It is counted, warned about once, and the run goes on as if it had never been."""
-    with pytest.warns(
-        RuntimeWarning, match=r"step 4 was skipped.*counted in `skipped` and change nothing"
-    ) as seen:
+    with pytest.warns(RuntimeWarning, match=r"step 4.*skipped.*nothing") as seen:
         model, fair, skipped = train(method, spoil)
     assert len([w for w in seen if w.category is RuntimeWarning]) == 1
     assert skipped == [True, True]

@@ -243,9 +243,7 @@ def test_smoothing_is_not_lost_with_a_state_that_has_none() -> None:
     plain, smooth = (Constrained(model, LIMIT, SSLALM(samples=1, mu=mu)) for mu in (0.0, 2.0))
     smooth.load_state_dict(plain.state_dict())  # neither has begun
     plain.backward(losses_of(model), GROUP)
-    with pytest.raises(
-        ValueError, match="SSLALM smooths the parameters, and the saved state is of a method that"
-    ):
+    with pytest.raises(ValueError, match=r"SSLALM smooths.*saved state"):
         smooth.load_state_dict(plain.state_dict())
     assert smooth.steps == 0
     smooth.backward(losses_of(model), GROUP)

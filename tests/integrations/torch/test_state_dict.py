@@ -223,9 +223,7 @@ def saved(method: Algorithm[Any]) -> dict[str, Any]:
 
 
 def test_a_state_of_another_method_is_a_sentence() -> None:
-    with pytest.raises(
-        ValueError, match="the saved state is of SSLALM, this loop runs DescentAscent"
-    ):
+    with pytest.raises(ValueError, match=r"saved.*SSLALM.*DescentAscent"):
         Loop(DescentAscent()).fair.load_state_dict(saved(SSLALM()))
 
 
@@ -236,9 +234,7 @@ def test_a_state_without_a_constraint_is_a_sentence(method: Algorithm[Any]) -> N
         "weights": constraints.weight_norm(1.0),
     }
     fair = Constrained(network(), other, method)
-    with pytest.raises(
-        ValueError, match=r"has no constraint 'weights: weight norm <= 1'; it has \['norm: "
-    ):
+    with pytest.raises(ValueError, match=r"'weights: weight norm <= 1'.*\['norm: "):
         fair.load_state_dict(saved(method))
 
 
@@ -249,7 +245,7 @@ def test_a_state_of_another_model_is_a_sentence(method: Algorithm[Any]) -> None:
         seeded(lambda: nn.Sequential(nn.Linear(4, 1))).double(),
     ):
         fair = Constrained(model, three_constraints(), method)
-        with pytest.raises(ValueError, match=r"the saved state is of another model: .* differ"):
+        with pytest.raises(ValueError, match=r"another model: .*differ"):
             fair.load_state_dict(saved(method))
         assert fair.state_dict()["state"] is None
         assert fair.steps == 0

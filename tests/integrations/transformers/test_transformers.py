@@ -161,9 +161,7 @@ def test_a_checkpoint_of_unconstrained_training_is_warned_of(tmp_path: Path) -> 
     trainer_of(tmp_path, save_strategy="epoch").train()
     (tmp_path / "checkpoint-12" / "constrained.pt").unlink()
     trainer = trainer_of(tmp_path)
-    with pytest.warns(
-        UserWarning, match=r"checkpoint-12 has no constrained.pt: the method starts anew"
-    ):
+    with pytest.warns(UserWarning, match=r"checkpoint-12 .*constrained.pt.*starts anew"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     assert trainer.fair.steps == 12
 
@@ -250,28 +248,24 @@ def test_rates_and_several_columns(tmp_path: Path) -> None:
 
 
 def test_a_dataset_without_groups_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the batch has no column 'group', only"):
+    with pytest.raises(ValueError, match=r"no column 'group'"):
         trainer_of(tmp_path, train_dataset=Sentences(("input_ids", "labels"))).train()
 
 
 def test_a_dataset_without_labels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the batch has no column 'labels', only"):
+    with pytest.raises(ValueError, match=r"no column 'labels'"):
         trainer_of(tmp_path, train_dataset=Sentences(("input_ids", "group"))).train()
 
 
 def test_another_loss_is_a_method_to_override(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"compute_loss_func gives their mean; override example_losses"
-    ):
+    with pytest.raises(ValueError, match=r"compute_loss_func.*override example_losses"):
         trainer_of(tmp_path, compute_loss_func=lambda *_, **__: None)
     data = Sentences()
     data.columns["labels"] = data.columns["labels"].float()
-    with pytest.raises(
-        ValueError, match=r"labels \(B,\) of whole numbers.*override example_losses"
-    ):
+    with pytest.raises(ValueError, match=r"labels \(B,\).*override example_losses"):
         trainer_of(tmp_path, train_dataset=data, model=tiny(classes=1)).train()
 
 
 def test_the_fair_of_another_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not have the parameter 'bert"):
+    with pytest.raises(ValueError, match=r"not have.*'bert"):
         trainer_of(tmp_path, fair=Constrained(tiny(), PARITY, METHOD)).train()

@@ -31,7 +31,8 @@ class Residuals(NamedTuple):
 def residuals(
     g: Tensor, c: Tensor, J: Tensor, y: Tensor, equality: Tensor | None = None
 ) -> Residuals:
-    """Of the gradient g (n,), constraints c (m,), Jacobian J (m, n) and multipliers y (m,).
+    """KKT residuals of the gradient g (n,), constraints c (m,), Jacobian J (m, n) and
+    multipliers y (m,).
 
     >>> one = torch.ones(1)
     >>> residuals(-one, 0 * one, one[:, None], one)  # min -x s.t. x <= 0, at 0 with y = 1
@@ -47,7 +48,7 @@ def residuals(
 
 
 def _positive(value: Tensor) -> float:
-    """Its positive part; NaN stays."""
+    """Positive part of a value; NaN stays."""
     return float(value.clamp(min=0.0)) + 0.0  # no minus zero
 
 

@@ -22,7 +22,8 @@ MOST_LABELS = 8
 
 
 def drawn(history: MonitorHistory) -> Any:
-    """One panel below the other; `plt.show()` shows the figure, `figure.savefig(...)` writes it."""
+    """Draw one panel below the other; `plt.show()` shows the figure, `figure.savefig(...)` writes
+    it."""
     plt = need("matplotlib.pyplot", "report", "fair.plot()")
     if not history.records:
         raise ValueError(
