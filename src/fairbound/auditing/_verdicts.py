@@ -90,6 +90,13 @@ def verdict(
     >>> from fairbound import constraints
     >>> parity = constraints.demographic_parity(["A", "B"], bound=0.2)
     >>> print(verdict(parity, ["A", "B"] * 500, predictions=[1, 0, 0, 1] * 250))
+                                     limit
+    constraint                 value alone bound verdict
+    A - B      0.000 [-0.062, 0.062] 0.052 0.200 holds
+    95 % limits: intervals for all constraints at once, limits for one alone.
+    Holds: at 95 % confidence every constraint holds for the population that these
+    examples were drawn from; nearest to its bound is 'A - B', at most 0.052 where
+    0.200 is allowed.
     """
     check_level(level)
     constraint_set = ConstraintSet.of(constraints)
