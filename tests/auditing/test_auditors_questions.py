@@ -168,7 +168,7 @@ def test_histograms_of_whole_numbers_have_one_bin_each() -> None:
     assert found.groups[0].histogram == pytest.approx([0.1] * 10)
     assert [one.score for one in found.groups[0].calibration] == list(range(1, 11))
     assert not found.probabilities
-    assert "The same score should mean the same in every group" in audit_page(found)
+    assert "the same score should mean the same in every group" in audit_page(found)
 
 
 def test_a_comparison_of_two_models(found: Audit) -> None:

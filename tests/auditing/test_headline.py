@@ -231,7 +231,7 @@ def test_the_page_says_what_was_audited_and_how(
     for expected in (
         "Risk <scores>",
         "compas.csv · 6,168 examples · label two_year_recid · score decile_score, threshold 5",
-        "Examples 6,168 examples of 6,200 rows",
+        "Rows 6,200",
         "Condition race != 'Asian'",
         "Reference group Caucasian",
         "fairbound 0.1",

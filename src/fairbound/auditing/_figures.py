@@ -4,8 +4,7 @@ two audits side by side. Names of groups are whole, in as many lines as they nee
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairbound.auditing._audits import Audit, GroupAudit
 from fairbound.auditing._comparisons import Comparison
@@ -20,12 +19,14 @@ from fairbound.reports._figures import (
     INK,
     SOFT,
     error_bars,
+    in_lines,
     legend,
     panels,
     style,
     titled,
 )
-from fairbound.reports._words import estimate, number
+from fairbound.reports._page import PageSection
+from fairbound.reports._words import estimate
 
 MAX_GROUPS = 30  # in a figure of rates
 MAX_OUTLINES = 10  # in a figure of scores: more cannot be told apart
@@ -39,11 +40,6 @@ PANELS = (
 )
 MIN_AXIS_WIDTH = 0.2  # of a rate: below, irrelevant differences would appear large
 WIDE, NARROW = 440, 360  # of a panel
-
-
-def panels_of(audit: Audit) -> list[str]:
-    """The rates that have a panel."""
-    return [rate for rate in PANELS if rate in audit.groups[0].rates]
 
 
 def largest(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
@@ -61,24 +57,32 @@ def scored_groups(audit: Audit) -> list[GroupAudit]:
     )
 
 
+def sections(audit: Audit) -> list[PageSection]:
+    """The figures of one partition into groups, each under its heading."""
+    drawn = {"Rates by group": rates(audit)}
+    if audit.bins:
+        drawn["Scores by group"] = scores(audit)
+        drawn["ROC curves by group"] = roc(audit)
+        drawn["Calibration by group"] = calibration(audit)
+    return [PageSection(title=heading, body=[figure]) for heading, figure in drawn.items()]
+
+
 @style()
 def rates(audit: Audit) -> Any:
     """A panel for each rate, a row for each group, and the rate over all groups as a line."""
-    groups, overall = largest(audit.groups, MAX_GROUPS), _overall(audit.groups)
-    figure, drawn = _rate_panels(groups, panels_of(audit))
-    for rate, axes in drawn.items():
-        axes.set_xlim(_range([group.rates[rate] for group in groups]))
-        value = overall[rate]
+    groups = largest(audit.groups, MAX_GROUPS)
+    by_name = {group.name: group for group in groups}
+    reference = by_name.pop(audit.reference, None)
+    sides = [Side("", by_name, DOT)]
+    if reference is not None:
+        sides.append(Side("", {audit.reference: reference}, INK))
+    figure, drawn = _rates_figure(groups, sides)
+    for rate, value in _overall(audit.groups).items():
         if value is not None:
-            axes.axvline(value, color=SOFT, linestyle="--")
-        for row, group in enumerate(groups):
-            words = _rate_words(group, rate)
-            if value is not None:
-                words += f"; all groups: {number(value)}"
-            color = INK if group.name == audit.reference else DOT
-            _dot(axes, row, group.rates[rate], words, color, missing=why_no_rate(rate))
+            drawn[rate].axvline(value, color=SOFT, linestyle="--")
     figure.set_label(
-        "Rates of every group with their intervals; the same numbers are in the table of groups"
+        f"Rates of every group with their intervals. Black: the reference group, {audit.reference};"
+        f" dashed: all groups. Every panel has its own scale.{_of_all(groups, audit)}"
     )
     return figure
 
@@ -87,23 +91,18 @@ def rates(audit: Audit) -> Any:
 def compared_rates(comparison: Comparison) -> Any:
     """A panel for each rate, a row for each group in both audits: the first above, the second
     below."""
-    groups = largest(
-        [group for group in comparison.first.groups if group.name in comparison.groups], MAX_GROUPS
+    first, second = (
+        {group.name: group for group in audit.groups}
+        for audit in (comparison.first, comparison.second)
     )
-    second = {group.name: group for group in comparison.second.groups}
-    figure, drawn = _rate_panels(groups, panels_of(comparison.first))
-    for rate, axes in drawn.items():
-        axes.set_xlim(
-            _range([side.rates[rate] for group in groups for side in (group, second[group.name])])
-        )
-        for row, group in enumerate(groups):
-            for side, color, shift, name in (
-                (group, SOFT, -0.16, comparison.names[0]),
-                (second[group.name], DOT, 0.16, comparison.names[1]),
-            ):
-                words = f"{name}, {_rate_words(side, rate)}"
-                _dot(axes, row + shift, side.rates[rate], words, color, missing=why_no_rate(rate))
-    figure.set_label("Rates of every group in both audits; their changes are in the table below")
+    above, below = comparison.names
+    groups = largest([first[name] for name in comparison.groups], MAX_GROUPS)
+    sides = [Side(f"{above}, ", first, SOFT, -0.16), Side(f"{below}, ", second, DOT, 0.16)]
+    figure, _ = _rates_figure(groups, sides)
+    figure.set_label(
+        f"Rates of every group in both audits. Gray, above: {above}; in color, below: {below}."
+        f" Every panel has its own scale.{_of_all(groups, comparison.first)}"
+    )
     return figure
 
 
@@ -116,14 +115,19 @@ def scores(audit: Audit) -> Any:
         outline = axes.stairs(
             group.histogram, audit.bins, color=color, linestyle=dash, linewidth=1.8
         )
-        titled(outline, name).set_label(_lines_of(name, 45))
+        titled(outline, name).set_label(in_lines(name, 45))
     if audit.threshold is not None:
         axes.axvline(
             audit.threshold, color=INK, linestyle=":", label=f"threshold {audit.threshold:g}"
         )
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:.0%}")
-    return _with_legend(figure, axes, "Histograms of the scores of every group")
+    legend(figure.subfigs[1], [axes])
+    figure.set_label(
+        "How the scores of every group are spread, in bins of equal width."
+        + _of_all(scored_groups(audit), audit)
+    )
+    return figure
 
 
 @style()
@@ -138,11 +142,17 @@ def roc(audit: Audit) -> Any:
                 *zip(*group.roc, strict=True),
                 dash,
                 color=color,
-                label=f"{_lines_of(group.name, 45)}\n{area}",
+                label=f"{in_lines(group.name, 45)}\n{area}",
             )
             titled(line, f"{group.name}: {area}")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
-    return _with_legend(figure, axes, "ROC curves of every group; AUC is in the table of groups")
+    legend(figure.subfigs[1], [axes])
+    figure.set_label(
+        "For every threshold, the share of the examples with label 1 that is predicted 1 against"
+        " that of the examples with label 0. AUC, the area below, is the probability that an"
+        " example with label 1 has a higher score than one with label 0."
+    )
+    return figure
 
 
 @style()
@@ -156,7 +166,7 @@ def calibration(audit: Audit) -> Any:
     for panel, group in zip(parts, groups, strict=True):
         axes = panel.subplots()
         axes.set(xlim=(min(places) - margin, max(places) + margin), ylim=(-0.02, 1.02))
-        axes.set_title(_lines_of(group.name, 17), fontsize=11)
+        axes.set_title(in_lines(group.name, 17), fontsize=11)
         axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
         axes.locator_params(axis="x", nbins=4)
         if audit.probabilities:
@@ -172,16 +182,24 @@ def calibration(audit: Audit) -> Any:
             )
             _dot(axes, point.score, point.rate, words, DOT, along="y")
         axes.set_xlabel("mean score" if audit.probabilities else "score")
-    figure.set_label("Share with label 1 by score, for every group")
+    figure.set_label(
+        "Of the examples with a score, the share whose label is 1, with its interval; "
+        + (
+            "calibrated scores lie on the dashed line."
+            if audit.probabilities
+            else "the same score should mean the same in every group."
+        )
+    )
     return figure
 
 
 # Parts --------------------------------------------------------------------------------------------
 
 
-def _lines_of(name: str, width: int) -> str:
-    """A whole name, in lines of this many letters."""
-    return "\n".join(wrap(name, width)) or name
+def _of_all(shown: Sequence[GroupAudit], audit: Audit) -> str:
+    if len(shown) == len(audit.groups):
+        return ""
+    return f" The {len(shown):,} largest of {len(audit.groups):,} groups are shown."
 
 
 def _curves(audit: Audit, x: str, y: str) -> tuple[Any, Any]:
@@ -192,20 +210,26 @@ def _curves(audit: Audit, x: str, y: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _with_legend(figure: Any, axes: Any, caption: str) -> Any:
-    legend(figure.subfigs[1], [axes])
-    figure.set_label(caption)
-    return figure
-
-
 def _lines() -> list[tuple[str, str]]:
     return [(color, dash) for dash in DASHES for color in COLORS]
 
 
-def _rate_panels(groups: Sequence[GroupAudit], shown: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """Axes by rate, with a row for each group."""
-    labels = [_lines_of(group.name, 22) for group in groups]
+class Side(NamedTuple):
+    """Groups by name that look alike in a figure of rates."""
+
+    label: str
+    groups: Mapping[str, GroupAudit]
+    color: str
+    shift: float = 0.0  # within a group's row
+
+
+def _rates_figure(
+    groups: Sequence[GroupAudit], sides: Sequence[Side]
+) -> tuple[Any, dict[str, Any]]:
+    """The figure, and its axes by rate, with a row for each group."""
+    labels = [in_lines(group.name, 22) for group in groups]
     line = 12 + 13 * max((label.count("\n") + 1 for label in labels), default=1)
+    shown = [rate for rate in PANELS if rate in groups[0].rates]
     figure, parts = panels(len(shown), NARROW, line * len(labels) + 56)
     drawn = {}
     for rate, panel in zip(shown, parts, strict=True):
@@ -213,6 +237,27 @@ def _rate_panels(groups: Sequence[GroupAudit], shown: Sequence[str]) -> tuple[An
         axes.set_title(title(rate))
         axes.set_yticks(range(len(labels)), labels, fontsize=11, linespacing=0.95)
         axes.set_ylim(len(labels) - 0.5, -0.5)
+        axes.set_xlim(
+            _range(
+                [
+                    side.groups[group.name].rates[rate]
+                    for side in sides
+                    for group in groups
+                    if group.name in side.groups
+                ]
+            )
+        )
+        for side in sides:
+            for row, name in enumerate(group.name for group in groups):
+                group = side.groups.get(name)
+                if group is not None:
+                    measured = group.rates[rate]
+                    words = (
+                        f"{side.label}{name}: {named(rate)} {estimate(*measured)},"
+                        f" {group.examples:,} examples"
+                    )
+                    at = row + side.shift
+                    _dot(axes, at, measured, words, side.color, missing=why_no_rate(rate))
     return figure, drawn
 
 
@@ -239,12 +284,6 @@ def _dot(
     )
 
 
-def _rate_words(group: GroupAudit, rate: str) -> str:
-    return (
-        f"{group.name}: {named(rate)} {estimate(*group.rates[rate])}, {group.examples:,} examples"
-    )
-
-
 def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
     """From the lowest to the highest end of an interval, with a margin, between 0 and 1 and not too
     narrow."""
@@ -262,4 +301,4 @@ def _overall(groups: Sequence[GroupAudit]) -> Mapping[str, float | None]:
     cells = unlabeled if "selected" in groups[0].counts else labeled
     fp, tn, fn, tp = (sum(group.counts.get(cell, 0) for group in groups) for cell in cells)
     counts = Counts.from_cells({"overall": (fp, tn, fn, tp)})
-    return {rate: counts.rate(rate)[0] for rate in PANELS}
+    return {rate: counts.rate(rate)[0] for rate in PANELS if rate in groups[0].rates}

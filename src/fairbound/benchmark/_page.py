@@ -298,8 +298,7 @@ def _exhibit(name: str, exhibit: Exhibit, place: str, links: Mapping[str, str]) 
     else:
         more = {"More about it": links[name]} if name in links else {}
         files = {"PDF": f"figures/{place}.pdf"}
-        caption = Line(f"{shown.get_label()}.", "caption", links=more)
-        body = [caption, shown, Line("", "files", links=files)]
+        body = [shown, Line("", "files", links=more | files)]
     return PageSection(title=exhibit.heading, name=place, body=body, links=links)
 
 

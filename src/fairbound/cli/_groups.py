@@ -12,7 +12,7 @@ from rich.console import Console
 from fairbound._utils.files import check_place, write_text
 from fairbound._utils.sentences import counted
 from fairbound.cli._printing import console, plain, print_body
-from fairbound.reports._table import WHOLE, ReportTable
+from fairbound.reports._table import WHOLE, Cell, ReportTable
 from fairbound.reports._words import percent, visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
@@ -147,19 +147,14 @@ def _rates(found: Grouping, outcome: Any) -> list[IntervalEstimate] | None:
 
 
 def _table(found: Grouping, shown: list[int], rates: list[IntervalEstimate] | None) -> ReportTable:
-    sizes = [int(found.sizes[i]) for i in shown]
-    total = max(int(found.sizes.sum()), 1)
-    frame: dict[tuple[str, str], list[Any]] = {
-        ("group", ""): [found.name(i) for i in shown],
-        ("rows", ""): sizes,
-        ("share", ""): [size / total for size in sizes],
-    }
-    if rates is not None:
-        for part in ("value", "low", "high"):
-            frame["base_rate", part] = [getattr(rates[i], part) for i in shown]
+    total, rows = max(int(found.sizes.sum()), 1), []
+    for i in shown:
+        size = int(found.sizes[i])
+        row = {"group": found.name(i), "rows": size, "share": size / total}
+        rows.append(row if rates is None else row | {"base_rate": Cell(*rates[i])})
     formats: dict[str, Any] = {"rows": WHOLE, "share": percent, "base_rate": "{:.3f}"}
     headings = {"base_rate": "label = 1 [95 %]"}
-    return ReportTable("", frame, formats=formats, headings=headings)
+    return ReportTable.of_rows("", rows, formats=formats, headings=headings)
 
 
 def _as_dict(

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
@@ -78,7 +79,6 @@ Ends = tuple[float, float]
 TITLE = "title: "  # how a group's id begins that becomes a title
 # sixteenths: where error bars are not, first
 TURNS = (2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11, 0, 8, 4, 12)
-STUB = 14  # length of an error bar that leaves the axes
 
 
 @contextmanager
@@ -137,20 +137,13 @@ def thinned(count: int, most: int) -> Any:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def short_lines(name: str, width: int) -> str:
-    """A name in one line or two, without the middle of a long one.
+def in_lines(name: str, width: int) -> str:
+    """A whole name, in lines of this many letters.
 
-    >>> short_lines("American Indian alone, female", 22)
+    >>> in_lines("American Indian alone, female", 22)
     'American Indian alone,\\nfemale'
     """
-    if len(name) <= width:
-        return name
-    for separator in (", ", " "):  # between attributes rather than inside one
-        at = name.rfind(separator, 0, width + 1)
-        start, rest = name[: at + 1].rstrip(), name[at + len(separator) :]
-        if at > 0 and len(rest) <= width:
-            return f"{start}\n{rest}"
-    return f"{name[:width]}\n\u2026{name[1 - width :]}"
+    return fill(name, width)
 
 
 # Error bars and labels ----------------------------------------------------------------------------
@@ -163,35 +156,19 @@ def error_bars(
     y_ends: Ends | None = None,
     color: str = INK,
 ) -> None:
-    """A bar between two ends along x, y or both; a side that leaves the axes is a short arrow from
-    the point instead.
+    """A bar through a point between two ends along x, y or both; it stops where the axes end.
 
-    The limits of the axes are set before.
+    Args:
+        axes: whose limits are set before.
+        at: the point.
+        x_ends: of the bar along x.
+        y_ends: of the bar along y.
+        color: of both bars.
     """
-    x: list[float] = []
-    y: list[float] = []
-    for ends, limits, is_x in ((x_ends, axes.get_xlim(), True), (y_ends, axes.get_ylim(), False)):
-        if ends is None:
-            continue
-        low, high = sorted(limits)
-        inside = [low <= end <= high for end in ends]
-        reach = [end if there else at[not is_x] for end, there in zip(ends, inside, strict=True)]
-        x += [*(reach if is_x else (at[0], at[0])), math.nan]
-        y += [*(reach if not is_x else (at[1], at[1])), math.nan]
-        for sign, there in zip((-1, 1), inside, strict=True):
-            if not there:
-                tip = [(0, 0), (0, sign), (-0.2, 0.7 * sign), (0, sign), (0.2, 0.7 * sign)]
-                arrow = need("matplotlib.path", "report", "A figure").Path(
-                    [p[::-1] for p in tip] if is_x else tip
-                )
-                mark = {
-                    "marker": arrow,
-                    "markersize": 2 * STUB,
-                    "markerfacecolor": "none",
-                    "markeredgecolor": color,
-                }
-                axes.plot(*at, **mark, linestyle="none", zorder=1.9)
-    axes.plot(x[:-1], y[:-1], color=color, linewidth=1, zorder=1.9, clip_on=False)
+    x, y = at
+    for ends in ((x_ends, (y, y)), ((x, x), y_ends)):
+        if None not in ends:
+            axes.plot(*ends, color=color, linewidth=1, zorder=1.9)
 
 
 def label_points(

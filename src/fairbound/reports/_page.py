@@ -15,6 +15,7 @@ and on paper. Whatever it shows is escaped, and hidden characters are written ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,6 +28,7 @@ from fairbound.reports._figures import svg
 from fairbound.reports._table import WIDTH, ReportTable
 from fairbound.reports._words import visible
 
+INTERVAL = re.compile(r"\[([-+.\d]+), ([-+.\d]+)\]")
 SYNTHETIC = "These examples are generated data and describe no real persons."
 
 
@@ -78,20 +80,27 @@ def synthetic_banner() -> Line:
 
 
 def as_text(body: Iterable[Any], width: int = WIDTH) -> str:
-    """Sentences and tables for a terminal."""
-    return "\n".join("\n".join(filter(None, part)) for part in text_parts(body, width) if any(part))
+    """Sentences and tables for a terminal; of a section, what stands in it unless it is folded."""
+    return "\n".join(line for part in text_parts(body, width) for line in part if line)
 
 
 def text_parts(body: Iterable[Any], width: int = WIDTH) -> Iterator[tuple[str, str]]:
     """A heading, or nothing, and the text below it, for every sentence and table."""
     for part in body:
-        if isinstance(part, str):
-            yield "", fill(visible(part), width, break_on_hyphens=False)
-        elif isinstance(part, Line):
-            yield "", fill(visible(f"{part.lead} {part.text}".strip()), width)
+        if isinstance(part, str | Line):
+            words = part if isinstance(part, str) else f"{part.lead} {part.text}".strip()
+            yield "", in_lines(words, width)
         elif isinstance(part, ReportTable):
-            yield fill(visible(part.title), width), part.to_text(width)
+            yield in_lines(part.title, width), (part.short or part).to_text(width)
             yield from text_parts(part.notes, width)
+        elif isinstance(part, PageSection) and not part.is_folded:
+            yield from text_parts(part.body, width)
+
+
+def in_lines(words: str, width: int = WIDTH) -> str:
+    """A sentence in lines of this many letters, none of which ends within an interval."""
+    text = INTERVAL.sub("[\\1,\N{NO-BREAK SPACE}\\2]", visible(words))
+    return fill(text, width, break_on_hyphens=False).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def page(

@@ -29,25 +29,28 @@ WHOLE, PERCENT, SHORT = "{:,.0f}", "{:.0%}", "{:.3g}"  # formats of a column
 WIDTH = 80  # letters in a line of a terminal
 MIN_NAME, MIN_TEXT = 20, 16  # letters to which a row's name and other text are wrapped, at least
 MAX_NAME = 32
-Fields = Mapping[str, Sequence[Any]]
+FIGURES = ("", "value", "mean")  # fields
+
+
+class Cell(NamedTuple):
+    """A figure or text of a table, with the ends of its interval."""
+
+    value: Any
+    low: float | None = None
+    high: float | None = None
+    note: str = ""  # below it on a page
+    differs: bool = False  # whether it is marked
 
 
 class TableCell(NamedTuple):
     """A cell of a page."""
 
     text: str
-    sort_key: float | str | None = None  # None: always last
+    key: str = ""  # what its table is sorted by; empty: always last
     small: str = ""  # below the text
     is_marked: bool = False
     shade: float | None = None  # of its ground, from 0 to 1
     href: str = ""  # where its text leads
-
-    @property
-    def key(self) -> str:
-        """What a table is sorted by, with the digits that are shown; empty: always last."""
-        if self.sort_key is None or isinstance(self.sort_key, str):
-            return self.sort_key or ""
-        return f"{self.sort_key:.4g}"
 
 
 class ShownColumn(NamedTuple):
@@ -55,11 +58,11 @@ class ShownColumn(NamedTuple):
 
     heading: str
     is_text: bool
-    text: list[str]  # the figures
-    ends: list[str]  # their intervals, or ""
+    figures: list[Any]
+    text: list[str]
+    ends: list[str]  # intervals, or ""
     details: dict[str, list[str]]  # e.g. the paper's figures; columns of their own in text
     notes: list[str]  # below the figures on a page
-    sort_keys: list[Any]
     marked: list[bool]
 
 
@@ -81,6 +84,7 @@ class ReportTable:
         headings: of the columns that are not headed by their names.
         hints: what a heading means, shown under the pointer.
         shaded: whether figures are shares, of which a page gives a large one a dark ground.
+        short: what a terminal shows in its place, if not the same.
 
     >>> frame = {
     ...     ("method", ""): ["SGD", "SSw"],
@@ -104,6 +108,30 @@ class ReportTable:
     headings: Mapping[str, str] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
     shaded: bool = False
+    short: ReportTable | None = None
+
+    @staticmethod
+    def of_rows(title: str, rows: Sequence[Mapping[str, Any]], **settings: Any) -> ReportTable:
+        """A table from its rows: by column, a `Cell` or a figure or text alone.
+
+        Args:
+            title: what is in the table.
+            rows: all with the same columns.
+            settings: the others of a table.
+
+        >>> rows = [{"group": "a", "rate": Cell(0.5, 0.4, 0.6)}, {"group": "b", "rate": Cell(None)}]
+        >>> print(ReportTable.of_rows("Rates", rows, digits=1).to_text())
+        group           rate
+        a     0.5 [0.4, 0.6]
+        b                  —
+        """
+        frame: dict[tuple[str, str], list[Any]] = {}
+        for name in rows[0] if rows else ():
+            cells = [row[name] if isinstance(row[name], Cell) else Cell(row[name]) for row in rows]
+            for part, values in zip(Cell._fields, zip(*cells, strict=True), strict=True):
+                if part == "value" or any(value not in (None, "", False) for value in values):
+                    frame[name, part] = list(values)
+        return ReportTable(title, frame, **settings)
 
     @cached_property
     def fields(self) -> dict[str, dict[str, list[Any]]]:
@@ -115,24 +143,24 @@ class ReportTable:
 
     def __len__(self) -> int:
         """The number of rows."""
-        return len(next(iter(next(iter(self.fields.values())).values())))
+        return len(next(iter(self.frame[key] for key in self.frame), ()))
 
-    def only(
-        self, names: Collection[str], intervals: Collection[str] = (), **changes: Any
+    def with_short(
+        self, headings: Mapping[str, str], intervals: Collection[str], **settings: Any
     ) -> ReportTable:
-        """A narrower table.
+        """The table, of which a terminal shows some columns.
 
         Args:
-            names: of the columns that stay.
-            intervals: names of those that keep their intervals.
-            changes: other settings of the table.
+            headings: of the columns that it shows.
+            intervals: names of those that keep their intervals there.
+            settings: others of the table that it shows.
         """
         frame = {
-            (name, part): self.frame[name, part]
-            for name, part in self.frame
-            if name in names and (name in intervals or part not in ("low", "high"))
+            (name, part): values
+            for (name, part), values in self.frame.items()
+            if name in headings and (name in intervals or part not in ("low", "high"))
         }
-        return replace(self, frame=frame, **changes)
+        return replace(self, short=replace(self, frame=frame, headings=headings, **settings))
 
     def writer(self, name: str) -> Callable[[Any], str]:
         """What writes a value in the column's form, and text as it is."""
@@ -155,39 +183,25 @@ class ReportTable:
 
     def _shown(self, name: str, fields: Mapping[str, list[Any]]) -> ShownColumn:
         write, rows = self.writer(name), len(self)
-        part = next((part for part in ("", "value", "mean") if part in fields), None)
-        figures = fields[part] if part is not None else [None] * rows
-        text = list(map(write, figures))
-        if "std" in fields:
-            deviations = map(write, fields["std"])
-            text = [
-                value if value == MISSING else f"{value} ± {deviation}"
-                for value, deviation in zip(text, deviations, strict=True)
-            ]
-        marked = [mark == True for mark in fields.get("differs", [])] or [False] * rows  # noqa: E712
-        if "differs" in fields:
-            text = [value + MARK * mark for value, mark in zip(text, marked, strict=True)]
-        ends = [""] * rows
-        if "low" in fields:
-            pairs = zip(fields["low"], fields["high"], strict=True)
-            ends = [interval(low, high, write) for low, high in pairs]
-        if part is None:  # an interval alone
-            text, ends = [pair or MISSING for pair in ends], [""] * rows
+        figures = next((fields[part] for part in FIGURES if part in fields), None)
+        lows = fields.get("low", [None] * rows)
+        ends = [interval(*pair, write) for pair in zip(lows, fields.get("high", lows), strict=True)]
+        marked = [mark == True for mark in fields.get("differs", [False] * rows)]  # noqa: E712
+        if figures is None:  # an interval alone
+            text, figures, ends = [pair or MISSING for pair in ends], lows, [""] * rows
+        else:
+            text = _spreads(figures, fields.get("std"), write)
         details = {}
         if "paper mean" in fields:
-            printed = zip(fields["paper mean"], fields["paper std"], strict=True)
-            details[PAPER] = [
-                MISSING if is_none(mean) else with_deviation(mean, std, write)
-                for mean, std in printed
-            ]
+            details[PAPER] = _spreads(fields["paper mean"], fields["paper std"], write)
         return ShownColumn(
             self.headings.get(name, name),
             any(isinstance(figure, str) for figure in figures),
-            text,
+            figures,
+            [value + MARK * mark for value, mark in zip(text, marked, strict=True)],
             ends,
             details,
             fields.get("note", [""] * rows),
-            [figure if _has_order(figure) else None for figure in figures],
             marked,
         )
 
@@ -203,57 +217,59 @@ class ReportTable:
     def to_text(self, width: int = WIDTH) -> str:
         """The table for a terminal. Names and other text are wrapped and never cut; columns that do
         not fit beside each other stand in blocks below each other."""
-        (heading, names, _), *others = self._written(visible)
-        texts = [column for column in others if column[2]]
-        figures_width = sum(_column_width(*column[:2]) + 1 for column in others if not column[2])
-        longest = max(map(_width, (*names, *_words(heading))), default=0)
-        texts_width = sum(min(_widest(column), MIN_TEXT) + 1 for column in texts)
-        name_width = min(longest, max(MIN_NAME, min(width - figures_width - texts_width, MAX_NAME)))
-        room = max(MIN_TEXT, (width - figures_width - name_width) // max(len(texts), 1) - 1)
-        first = _block_column(heading, names, True, name_width)
-        blocks, used = [[first]], name_width
-        for title, cells, is_text in others:
-            limit = room if is_text else 10**6
-            column = _block_column(title, cells, is_text, min(_column_width(title, cells), limit))
-            if used + 1 + column.width > width and len(blocks[-1]) > 1:
+        if not self.columns:
+            return ""
+        first, *others = [_TextColumn.of(*column) for column in self._written(visible)]
+        texts = [column.width for column in others if column.is_text]
+        room = width - sum(column.width + 1 for column in others if not column.is_text)
+        least = sum(min(text, MIN_TEXT) + 1 for text in texts)
+        first = first.narrowed(max(MIN_NAME, min(room - least, MAX_NAME)))
+        share = max(MIN_TEXT, (room - first.width) // max(len(texts), 1) - 1)
+        blocks, used = [[first]], first.width
+        for column in others:
+            shown = column.narrowed(share) if column.is_text else column.narrowed(column.width)
+            if used + 1 + shown.width > width and len(blocks[-1]) > 1:
                 blocks.append([first])
-                used = name_width
-            blocks[-1].append(column)
-            used += 1 + column.width
+                used = first.width
+            blocks[-1].append(shown)
+            used += 1 + shown.width
         return "\n\n".join("\n".join(_lines(block)) for block in blocks)
 
-    def rows(self, links: Mapping[str, str] | None = None) -> list[list[TableCell]]:
+    def rows(self, links: Mapping[str, str] | None = None) -> list[tuple[TableCell, ...]]:
         """The cells of a page; `links` are where names of rows lead."""
         columns = []
-        for column in self.columns:
-            below = [list(part) for part in (column.ends, column.notes) if any(part)]
-            below += [
-                [text if text == MISSING else f"{label}: {text}" for text in texts]
-                for label, texts in column.details.items()
-            ]
-            smalls = [""] * len(column.text)
-            if below:
-                smalls = ["; ".join(_known(parts)) for parts in zip(*below, strict=True)]
+        for place, column in enumerate(self.columns):
+            below = [column.ends, column.notes]
+            for label, texts in column.details.items():
+                below.append(["" if text == MISSING else f"{label}: {text}" for text in texts])
+            smalls = ["; ".join(filter(None, parts)) for parts in zip(*below, strict=True)]
+            leads = links if links and place == 0 else {}
             is_shaded = self.shaded and not column.is_text
-            shades = column.sort_keys if is_shaded else [None] * len(smalls)
-            cells = zip(column.text, column.sort_keys, smalls, column.marked, shades, strict=True)
-            columns.append([TableCell(*cell) for cell in cells])
-        if links and columns:
-            columns[0] = [cell._replace(href=links.get(cell.text, "")) for cell in columns[0]]
-        return [list(row) for row in zip(*columns, strict=True)]
+            columns.append(
+                [
+                    TableCell(
+                        text,
+                        _sort_key(figure),
+                        small,
+                        mark,
+                        figure if is_shaded else None,
+                        leads.get(text, ""),
+                    )
+                    for text, figure, small, mark in zip(
+                        column.text, column.figures, smalls, column.marked, strict=True
+                    )
+                ]
+            )
+        return list(zip(*columns, strict=True))
 
     def records(self) -> list[dict[str, Any]]:
         """The rows for JSON, with every figure in full: a value, or a dictionary of its fields."""
-        names = self.fields
-        return [
-            {
-                name: fields[""][i]
-                if list(fields) == [""]
-                else {part or "value": values[i] for part, values in fields.items()}
-                for name, fields in names.items()
-            }
-            for i in range(len(self))
-        ]
+        records: list[dict[str, Any]] = [{} for _ in range(len(self))]
+        for name, fields in self.fields.items():
+            for i, record in enumerate(records):
+                values = {part or "value": column[i] for part, column in fields.items()}
+                record[name] = values if len(values) > 1 else next(iter(values.values()))
+        return records
 
     def to_csv(self) -> str:
         """One line a row, with every figure in full; without title and notes."""
@@ -284,24 +300,40 @@ class ReportTable:
         )
 
 
-def _has_order(value: Any) -> bool:
-    return isinstance(value, str) or (value is not None and math.isfinite(value))
+def _spreads(
+    means: Sequence[Any], deviations: Sequence[Any] | None, write: Callable[[Any], str]
+) -> list[str]:
+    if deviations is None:
+        return list(map(write, means))
+    pairs = zip(means, deviations, strict=True)
+    return [MISSING if is_none(mean) else with_deviation(mean, std, write) for mean, std in pairs]
 
 
-def _known(texts: Iterable[str]) -> list[str]:
-    return [text for text in texts if text and text != MISSING]
+def _sort_key(figure: Any) -> str:
+    if figure is None or isinstance(figure, str):
+        return figure or ""
+    return f"{figure:.4g}" if math.isfinite(figure) else ""
 
 
 # Text ---------------------------------------------------------------------------------------------
 
 
-class _BlockColumn(NamedTuple):
+class _TextColumn(NamedTuple):
     """A column of a terminal: the lines of its heading and of its cells."""
 
-    heading: list[str]
     cells: list[list[str]]
     is_text: bool
     width: int
+
+    @staticmethod
+    def of(heading: str, cells: list[str], is_text: bool) -> _TextColumn:
+        width = max(map(_width, (*cells, *heading.split(" "))))
+        return _TextColumn([[heading], *([cell] for cell in cells)], is_text, width)
+
+    def narrowed(self, width: int) -> _TextColumn:
+        width = min(width, self.width)
+        cells = [_wrapped(cell[0], width) for cell in self.cells]
+        return _TextColumn(cells, self.is_text, width)
 
 
 def _width(text: str) -> int:
@@ -312,40 +344,21 @@ def _width(text: str) -> int:
     return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
 
 
-def _words(heading: str) -> list[str]:
-    return heading.split(" ") or [""]
-
-
-def _widest(column: tuple[str, list[str], bool]) -> int:
-    return max(map(_width, (*column[1], *_words(column[0]))), default=0)
-
-
-def _column_width(heading: str, cells: Iterable[str]) -> int:
-    """The widest cell, or word of the heading, which may have several lines."""
-    return max(map(_width, (*cells, *_words(heading))), default=0)
-
-
 def _wrapped(text: str, width: int) -> list[str]:
-    if len(text) <= width and text.isascii():
+    if _width(text) <= width:
         return [text]
-    letters = width * len(text) // max(_width(text), 1) if text else width
-    return wrap(text, max(letters, 1), replace_whitespace=False, break_on_hyphens=False) or [""]
+    letters = max(width * len(text) // _width(text), 1)
+    return wrap(text, letters, replace_whitespace=False, break_on_hyphens=False)
 
 
-def _block_column(heading: str, cells: list[str], is_text: bool, width: int) -> _BlockColumn:
-    return _BlockColumn(
-        _wrapped(heading, width), [_wrapped(cell, width) for cell in cells], is_text, width
-    )
-
-
-def _lines(columns: Sequence[_BlockColumn]) -> Iterator[str]:
-    height = max(len(column.heading) for column in columns)
-    headings = [[""] * (height - len(column.heading)) + column.heading for column in columns]
-    for cells in (headings, *zip(*(column.cells for column in columns), strict=True)):
-        for i in range(max(map(len, cells))):
+def _lines(columns: Sequence[_TextColumn]) -> Iterator[str]:
+    for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        height = max(map(len, cells))
+        for i in range(height):
             line = []
             for column, lines in zip(columns, cells, strict=True):
-                text = lines[i] if i < len(lines) else ""
+                at = i if place else i - height + len(lines)  # headings end at the bottom
+                text = lines[at] if 0 <= at < len(lines) else ""
                 gap = " " * (column.width - _width(text))
                 line.append(text + gap if column.is_text else gap + text)
             yield " ".join(line).rstrip()

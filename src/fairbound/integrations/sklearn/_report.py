@@ -16,7 +16,7 @@ from torch import Tensor
 from fairbound._utils.files import write_text
 from fairbound._utils.sentences import counted, listing
 from fairbound.auditing import Audit, Comparison, audit, compare
-from fairbound.auditing._tables import comparison_page, measured_column, verdict_table
+from fairbound.auditing._tables import comparison_page, measured_cell, verdict_table
 from fairbound.integrations.sklearn._corrections import (
     TOLERANCE,
     Correction,
@@ -25,7 +25,7 @@ from fairbound.integrations.sklearn._corrections import (
 )
 from fairbound.integrations.sklearn._membership import probabilities
 from fairbound.reports._page import PageSection, as_text
-from fairbound.reports._table import ReportTable
+from fairbound.reports._table import Cell, ReportTable
 from fairbound.reports._words import confidence, estimate
 
 # smallest selection rate over the largest: below, US agencies look closer (29 CFR 1607.4 D)
@@ -268,35 +268,38 @@ def _choice(fitted: Any) -> str:
 
 
 def _candidates(fitted: Any) -> ReportTable:
-    names, values = zip(*fitted.candidates_, strict=True)
-    columns = ("violation", "accuracy", "loss")
-    return ReportTable(
-        "Candidates, out of fold",
+    rows = [
         {
-            ("candidate", ""): names,
-            ("candidate", "note"): ["chosen" * (name == fitted.choice_) for name in names],
-            **{(column, ""): [getattr(each, column) for each in values] for column in columns},
-        },
-    )
+            "candidate": Cell(name, note="chosen" if name == fitted.choice_ else ""),
+            "violation": value.violation,
+            "accuracy": value.accuracy,
+            "loss": value.loss,
+        }
+        for name, value in fitted.candidates_
+    ]
+    return ReportTable.of_rows("Candidates, out of fold", rows)
 
 
 def _groups(fitted: Any, comparison: Comparison) -> ReportTable:
     """Rates of every group before and after, and how many of its decisions changed."""
     (by,) = comparison.first.attributes
-    groups = list(zip(comparison.first.groups, comparison.second.groups, strict=True))
-    names = [name for before, _ in groups for name in (before.name, *[""] * (len(_RATES) - 1))]
-    frame = {
-        (by, ""): names,
-        ("rate", ""): [*_RATES.values()] * len(groups),
-        **measured_column("unconstrained", [b.rates[rate] for b, _ in groups for rate in _RATES]),
-        **measured_column("chosen", [a.rates[rate] for _, a in groups for rate in _RATES]),
-    }
-    notes = [
-        f"{before.name}: {counted(before.examples, 'example')}; decisions changed:"
-        f" {fitted._predictions.changed(by, code)}."
-        for code, (before, _) in enumerate(groups)
-    ]
-    return ReportTable(f"Groups by {by}", frame, tuple(notes), digits=3)
+    groups = zip(comparison.first.groups, comparison.second.groups, strict=True)
+    rows, notes = [], []
+    for code, (before, after) in enumerate(groups):
+        for rate, name in _RATES.items():
+            rows.append(
+                {
+                    by: before.name if rate == next(iter(_RATES)) else "",
+                    "rate": name,
+                    "unconstrained": measured_cell(before.rates[rate]),
+                    "chosen": measured_cell(after.rates[rate]),
+                }
+            )
+        notes.append(
+            f"{before.name}: {counted(before.examples, 'example')}; decisions changed:"
+            f" {fitted._predictions.changed(by, code)}."
+        )
+    return ReportTable.of_rows(f"Groups by {by}", rows, notes=tuple(notes), digits=3)
 
 
 def _side_effects(compared: Comparison) -> Iterator[str]:

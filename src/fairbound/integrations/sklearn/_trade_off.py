@@ -26,7 +26,7 @@ from fairbound.integrations.sklearn._inputs import Notion, make_constraints
 from fairbound.metrics._intervals import wilson
 from fairbound.reports._figures import label_points
 from fairbound.reports._page import as_text
-from fairbound.reports._table import ReportTable
+from fairbound.reports._table import Cell, ReportTable
 
 _BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2)
 
@@ -52,23 +52,18 @@ class TradeOffCurve(NamedTuple):
     examples: int  # held out
 
     def __str__(self) -> str:
-        points = self.points
-        frame: dict[tuple[str, str], list[Any]] = {
-            ("constraint", ""): [point.constraint for point in points],
-            ("bound", ""): [
-                "none" if point.bound is None else f"{point.bound:g}" for point in points
-            ],
-        }
-        for name, field in (("largest gap", "gap"), ("accuracy", "accuracy")):
-            ends = [getattr(point, f"{field}_interval") for point in points]
-            frame |= {
-                (name, "value"): [getattr(point, field) for point in points],
-                (name, "low"): [low for low, _ in ends],
-                (name, "high"): [high for _, high in ends],
+        rows = [
+            {
+                "constraint": point.constraint,
+                "bound": "none" if point.bound is None else f"{point.bound:g}",
+                "largest gap": Cell(point.gap, *point.gap_interval),
+                "accuracy": Cell(point.accuracy, *point.accuracy_interval),
+                "": "<- bound" if point.chosen else "",
             }
-        frame["", ""] = ["<- bound" if point.chosen else "" for point in points]
+            for point in self.points
+        ]
         notes = (f"{self.examples:,} held-out examples; 95 % intervals",)
-        return as_text([ReportTable("", frame, notes, digits=3)])
+        return as_text([ReportTable.of_rows("", rows, notes=notes, digits=3)])
 
     def plot(self, ax: Any = None) -> Any:
         """Accuracy against the largest gap, with intervals, on matplotlib's axes; the estimator's
