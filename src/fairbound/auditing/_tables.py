@@ -467,7 +467,8 @@ def _numbers(audit: Audit, most: int) -> list[PageSection]:
     hidden = len(audit.groups) - most
     more = [f"... and {counted(hidden, 'smaller group')}"] if hidden > 0 else []
     groups = PageSection(title="Groups", body=[*weights, groups_table(audit, most), *more])
-    return [groups, PageSection(title="Metrics", body=[metrics_table(audit), pairs_table(audit)])]
+    metrics = PageSection(title="Metrics", body=[metrics_table(audit), pairs_table(audit)])
+    return [groups, metrics] if audit.labeled else [metrics]
 
 
 def _alone(audit: Audit) -> list[Any]:
