@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +46,6 @@ from fairbound.metrics.fairness_metrics import (
     GroupPair,
     group_pairs,
     group_rates,
-    largest_group,
     metric_intervals,
 )
 
@@ -220,13 +219,8 @@ def audit(
     labeled = labels is not None
     g, names = _numbered(groups, names) if labeled else _known(groups, names)
     examples = _checked(labels, g, predictions, scores, threshold, weights)
-    counts = Counts.of(
-        examples.labels,
-        examples.predictions,
-        examples.groups,
-        weights=examples.weights,
-        names=names,
-    )
+    y, decided, inside, w = examples.labels, examples.predictions, examples.groups, examples.weights
+    counts = Counts.of(y, decided, inside, weights=w, names=names)
     if min_size is None:
         min_size = 0 if labeled else math.ceil(SMALL_SHARE * len(g))
     min_size, notes = _compared(counts, min_size)
@@ -241,7 +235,7 @@ def audit(
             " intervals"
         )
     if labeled:
-        notes += one_sided(examples.labels, examples.predictions, examples.scores)
+        notes += one_sided(y, decided, examples.scores)
     else:
         notes += _unlabeled(examples, len(g), by_median=threshold is None)
         metrics = {
@@ -256,21 +250,18 @@ def audit(
     if examples.scores is not None:
         scored = audit_scores(
             examples.scores,
-            examples.labels if labeled else None,
-            examples.groups,
-            examples.weights,
+            y if labeled else None,
+            inside,
+            w,
             counts,
             reference,
             min_size,
             settings,
         )
-    if not intervals:
-        metrics, rates, gaps = values_only(metrics), values_only(rates), values_only(gaps)
-        scored.metrics, scored.groups = values_only(scored.metrics), values_only(scored.groups)
     pairs = {name: pair for name, pair in group_pairs(counts, min_size).items() if name in metrics}
-    return Audit(
+    audited = Audit(
         attributes=tuple(attributes),
-        examples=len(examples.labels),
+        examples=len(inside),
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
@@ -293,10 +284,11 @@ def audit(
         bins=scored.bins,
         probabilities=scored.probabilities,
         dropped=int((g < 0).sum()),
-        weighted=weights is not None,
+        weighted=w is not None,
         source=source,
         notes=(*one_group(counts), *notes, *scored.notes),
     )
+    return audited if intervals else values_only(audited)
 
 
 def values_only(measured: Any) -> Any:
@@ -305,12 +297,15 @@ def values_only(measured: Any) -> Any:
         return IntervalEstimate(measured.value)
     if isinstance(measured, ReferenceGap):
         return ReferenceGap(values_only(measured.difference), values_only(measured.ratio), False)
+    if isinstance(measured, Audit | GroupAudit):
+        parts = {part.name: values_only(getattr(measured, part.name)) for part in fields(measured)}
+        return replace(measured, **parts)
     if isinstance(measured, CalibrationBin):
         return measured._replace(rate=values_only(measured.rate))
     if isinstance(measured, Mapping):
         return {name: values_only(part) for name, part in measured.items()}
-    if isinstance(measured, list | tuple):
-        return type(measured)(map(values_only, measured))
+    if type(measured) is tuple:
+        return tuple(map(values_only, measured))
     return measured
 
 
@@ -346,7 +341,7 @@ def _compared(counts: Counts, min_size: int) -> tuple[int, list[str]]:
 def _reference(counts: Counts, reference: str | None, min_size: int, labeled: bool) -> str:
     """The group that the others are compared with."""
     if reference is None and labeled:
-        return largest_group(counts)
+        return counts.names[counts.numbered(None)]
     sizes = counts.sizes()
     if reference is None:
         selected = counts.rates().values[NAMES.index("positive_rate")]

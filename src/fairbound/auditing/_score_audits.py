@@ -24,7 +24,7 @@ from fairbound.metrics._roc import (
 )
 from fairbound.metrics._scores import Scores
 from fairbound.metrics._wasserstein import DRAWS, largest_w1, largest_wd
-from fairbound.metrics.fairness_metrics import GroupPair
+from fairbound.metrics.fairness_metrics import GroupPair, group_pair
 
 # groups, the largest, whose score histograms, ROC curves and calibration are kept
 MAX_CURVES = 1_000
@@ -95,14 +95,9 @@ def audit_scores(
         losses = Losses.of(measured, groups, weights=weights, names=counts.names)
         losses = replace(losses, examples=losses.examples * large)
         _add_to_groups(audit, name, group_loss_intervals(losses, **settings))
-        gaps = loss_gaps(losses, reference, **settings)
+        gaps, pair = loss_gaps(losses, reference, **settings)
         audit.metrics |= gaps if name == "loss" else {metric: gaps["largest_loss_gap"]}
-        usable = losses.comparable().nonzero().flatten().tolist()
-        ends = None
-        if len(usable) > 1:
-            mean = losses.mean[usable]
-            ends = usable[int(mean.argmax())], usable[int(mean.argmin())]
-        _add_pair(audit, metric, name, ends, losses.mean, counts)
+        _add_pair(audit, metric, name, pair, losses.mean, counts)
     return audit
 
 
@@ -138,9 +133,7 @@ def _add_pair(
 ) -> None:
     """The two groups behind a metric, the one with the higher of the values (G,) first."""
     if pair is not None:
-        sizes = counts.sizes()
-        high, low = ((counts.names[g], float(values[g]), int(sizes[g])) for g in pair)
-        audit.pairs[metric] = GroupPair(compared, *high, *low)
+        audit.pairs[metric] = group_pair(compared, counts.names, values, counts.sizes(), pair)
 
 
 def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:

@@ -271,6 +271,15 @@ def _differences(part: Resampled, draws: int) -> Resampled:
     )
 
 
+def largest_of_means(
+    mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rng: np.random.Generator, level: float
+) -> tuple[IntervalEstimate, int, int]:
+    """The largest difference of two means (G,), and the numbers of the highest and the lowest."""
+    ends = largest([resampled_means(mean, error, freedom, draws, rng)], level)
+    high, low = int(mean.argmax()), int(mean.argmin())
+    return IntervalEstimate.within(float(mean[high] - mean[low]), ends), high, low
+
+
 def quantiles(drawn: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """The ends of the middle share `level` of the drawn values (draws, ...)."""
     shares = [(1 - level) / 2, (1 + level) / 2]

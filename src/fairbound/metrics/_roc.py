@@ -18,7 +18,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from fairbound.metrics._counts import NAMES, Counts
+from fairbound.metrics._counts import rates_of
 from fairbound.metrics._intervals import (
     DRAWS,
     FEWEST,
@@ -27,9 +27,7 @@ from fairbound.metrics._intervals import (
     check_level,
     draws_for,
     estimates,
-    largest,
-    resampled_means,
-    spread,
+    largest_of_means,
     wilson,
 )
 from fairbound.metrics._scores import Scores
@@ -114,9 +112,9 @@ def auc_difference(
         return UNDEFINED, None
     value, error, _, freedom = (part[usable] for part in areas)
     count, rng = draws_for(len(value), draws), np.random.default_rng(seed)
-    low, high = largest([resampled_means(value, error, freedom, count, rng)], level)
-    pair = int(usable[int(value.argmax())]), int(usable[int(value.argmin())])
-    return IntervalEstimate.within(float(spread(value)), (low, min(high, 1.0))), pair
+    gap, high, low = largest_of_means(value, error, freedom, count, rng, level)
+    gap = gap._replace(high=min(gap.high or 1.0, 1.0))
+    return gap, (int(usable[high]), int(usable[low]))
 
 
 # Bins of scores -----------------------------------------------------------------------------------
@@ -152,9 +150,7 @@ def histograms(
     edges = bin_edges(scores.values, bins)
     bins = len(edges) - 1
     place = ((scores.values - edges[0]) / (edges[-1] - edges[0]) * bins).long().clamp(0, bins - 1)
-    place += scores.groups * bins
-    table = torch.bincount(place, scores.weights.sum(0), minlength=len(scores.names) * bins)
-    table = table.double().reshape(-1, bins)
+    table = scores.binned(place, bins, scores.weights.sum(0))
     shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
     return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]
 
@@ -173,29 +169,21 @@ def calibration(scores: Scores, level: float = 0.95) -> list[tuple[CalibrationBi
     edges = bin_edges(scores.values, CALIBRATION_BINS)
     bins = len(edges) - 1
     # an edge belongs to the bin below, as in scikit-learn
-    place = scores.groups * bins + torch.searchsorted(edges[1:-1], scores.values)
-    size = len(scores.names) * bins
+    place = torch.searchsorted(edges[1:-1], scores.values)
 
     def sums(part: Tensor) -> Tensor:
-        return torch.bincount(place, part, minlength=size)
+        return scores.binned(place, bins, part).flatten()
 
-    def table(part: Tensor) -> Tensor:
-        """(size, 2, 2) by label, as if all were predicted 0."""
-        by_label = torch.stack([sums(row) for row in part], 1)
-        return torch.stack([by_label, torch.zeros_like(by_label)], 2)
-
-    names = tuple(str(i) for i in range(size))
-    counts = Counts(names, *map(table, (scores.weights, scores.squares, scores.examples)))
-    rates, at = counts.rates(), NAMES.index("base_rate")
+    (no, yes), (squares_no, squares_yes) = (
+        map(sums, part) for part in (scores.weights, scores.squares)
+    )
+    rates = rates_of(yes, no + yes, squares_yes, squares_no)
     weight = scores.weights.sum(0)
     mean = sums(weight * scores.values) / sums(weight).clamp(min=torch.finfo(weight.dtype).tiny)
-    means = (mean.round() if whole_numbers(scores.values) else mean).tolist()
-    ends = wilson(rates.values[at], rates.trials[at], level)
-    shares = estimates(rates.values[at], ends, rates.defined[at])
-    every = [
-        CalibrationBin(mean, share, int(examples))
-        for mean, share, examples in zip(means, shares, counts.sizes().tolist(), strict=True)
-    ]
+    means = mean.round() if whole_numbers(scores.values) else mean
+    shares = estimates(rates.values, wilson(rates.values, rates.trials, level), rates.defined)
+    examples = sums(scores.examples.sum(0)).long()
+    every = [*map(CalibrationBin, means.tolist(), shares, examples.tolist())]
     return [
         tuple(each for each in every[k * bins : (k + 1) * bins] if each.rate.value is not None)
         for k in range(len(scores.names))

@@ -73,6 +73,11 @@ class Scores(NamedTuple):
         """(groups,) sums over the cells (cells,) of each group."""
         return torch.bincount(self.groups, part, minlength=len(self.names))
 
+    def binned(self, place: Tensor, bins: int, part: Tensor) -> Tensor:
+        """(groups, bins) sums over the cells (cells,) of each group by their bins `place`."""
+        size = len(self.names) * bins
+        return torch.bincount(self.groups * bins + place, part, minlength=size).reshape(-1, bins)
+
     def before(self, part: Tensor) -> Tensor:
         """(cells,) sums over the cells of the same group with lower scores."""
         running = part.cumsum(0) - part

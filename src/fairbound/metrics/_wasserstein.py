@@ -163,11 +163,7 @@ def largest_wd(
     """
     check_level(level)
     present = scores.present(FEWEST)
-    if reference is None:
-        sizes = scores.total(scores.examples.sum(0))
-        at = max(present, key=lambda g: int(sizes[g]), default=-1)
-    else:
-        at = numbered_reference(scores.names, reference)
+    at = numbered_reference(scores.names, reference, scores.total(scores.examples.sum(0)))
     if at not in present or not 2 <= len(present) <= MOST_GROUPS:
         return UNDEFINED
     scores, at = scores.only(present), present.index(at)
@@ -241,14 +237,9 @@ def _histograms(scores: Scores, edges: Tensor) -> tuple[Tensor, Tensor]:
     one both."""
     bins = len(edges) - 1
     inside = (scores.values >= edges[0]) & (scores.values <= edges[-1])
-    place = torch.searchsorted(edges, scores.values[inside], right=True) - 1
-    place = scores.groups[inside] * bins + place.clamp(0, bins - 1)
-
-    def table(part: Tensor) -> Tensor:
-        sums = torch.bincount(place, part.sum(0)[inside], minlength=len(scores.names) * bins)
-        return sums.reshape(-1, bins)
-
-    return table(scores.weights), table(scores.squares)
+    place = (torch.searchsorted(edges, scores.values, right=True) - 1).clamp(0, bins - 1)
+    mass = scores.binned(place, bins, scores.weights.sum(0) * inside)
+    return mass, scores.binned(place, bins, scores.squares.sum(0) * inside)
 
 
 def _gamma(mass: Tensor, squares: Tensor, draws: int, rng: np.random.Generator) -> Tensor:

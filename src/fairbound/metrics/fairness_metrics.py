@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics._counts import DENOMINATORS, NAMES, Counts, numbered_reference
+from fairbound.metrics._counts import DENOMINATORS, NAMES, Counts
 from fairbound.metrics._intervals import (
     DRAWS,
     MANY_GROUPS,
@@ -75,8 +75,18 @@ def _sum(of: Callable[[Tensor], Tensor], factor: float = 1.0) -> Form:
     return lambda parts: factor * sum((of(part) for part in parts[1:]), of(parts[0]))
 
 
-def _worst(parts: Sequence[Tensor]) -> Tensor:
+def _largest_difference(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack([spread(part) for part in parts]).amax(0)
+
+
+def _smallest_ratio(parts: Sequence[Tensor]) -> Tensor:
+    """Smallest over largest rate; 1 where all are zero: no group is treated differently."""
+    ratios = []
+    for part in parts:
+        most = part.amax(-1)
+        least_over_most = part.amin(-1) / most.clamp(min=torch.finfo(most.dtype).tiny)
+        ratios.append(torch.where(most > 0, least_over_most, 1.0))
+    return torch.stack(ratios).amin(0)
 
 
 def _others_minus_reference(parts: Sequence[Tensor]) -> Tensor:
@@ -92,7 +102,7 @@ _ALL = (
     Metric(
         "demographic_parity_difference",
         (PR,),
-        _worst,
+        _largest_difference,
         "largest",
         "difference in selection rate: largest minus smallest",
         "Fairlearn",
@@ -100,7 +110,7 @@ _ALL = (
     Metric(
         "demographic_parity_ratio",
         (PR,),
-        _worst,
+        _smallest_ratio,
         "ratio",
         "ratio of selection rates: smallest over largest; 1 is parity",
         "Fairlearn",
@@ -108,7 +118,7 @@ _ALL = (
     Metric(
         "equalized_odds_difference",
         (TPR, FPR),
-        _worst,
+        _largest_difference,
         "largest",
         "difference in true or in false positive rate, whichever is larger",
         "Fairlearn",
@@ -116,7 +126,7 @@ _ALL = (
     Metric(
         "equalized_odds_ratio",
         (TPR, FPR),
-        _worst,
+        _smallest_ratio,
         "ratio",
         "ratio of true or of false positive rates, whichever is smaller; 1 is parity",
         "Fairlearn",
@@ -235,7 +245,7 @@ _ALL = (
     Metric(
         "accuracy_difference",
         ("accuracy",),
-        _worst,
+        _largest_difference,
         "largest",
         "difference in accuracy: largest minus smallest",
         "the paper",
@@ -251,14 +261,6 @@ _ALL = (
     ),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
-
-
-def largest_group(counts: Counts) -> str:
-    """The default reference: of the groups with weight, the one with the most examples (the first
-    of equals)."""
-    if not counts.names:
-        raise ValueError("there are no groups, so there is nothing to compare")
-    return counts.names[int((counts.sizes() * (counts.weight.sum((1, 2)) > 0)).argmax())]
 
 
 def values(
@@ -306,6 +308,22 @@ class GroupPair(NamedTuple):
     low_examples: int
 
 
+def group_pair(
+    compared: str, names: Sequence[str], values: Tensor, examples: Tensor, pair: Sequence[int]
+) -> GroupPair:
+    """The two groups behind a gap.
+
+    Args:
+        compared: what is compared, such as the name of a rate.
+        names: of all groups.
+        values: (G,) of what is compared.
+        examples: (G,) behind the values.
+        pair: numbers of the group with the highest value and of that with the lowest.
+    """
+    high, low = ((names[g], float(values[g]), int(examples[g])) for g in pair)
+    return GroupPair(compared, *high, *low)
+
+
 def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
     """Which two groups each metric of largest differences or ratios compares, and how many examples
     they have.
@@ -318,27 +336,18 @@ def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
     ('false_positive_rate', 'African-American', 1795, 1488)
     """
     views, pairs = _Views(counts, None, min_size), dict[str, GroupPair]()
-    counts = views.tables["all"]
+    counts, rates = views.tables["all"], views.rates["all"]
     among = DENOMINATORS.long() @ counts.examples.flatten(1).T  # (rates, G)
     for metric in METRICS.values():
         parts = views.parts(metric)
         if metric.kind not in ("largest", "ratio") or parts is None:
             continue
-        apart = [
-            float(_least_over_most(part) if metric.kind == "ratio" else -spread(part))
-            for part in parts
-        ]
-        at = NAMES.index(metric.rates[apart.index(min(apart))])
-        values, defined = (
-            views.rates["all"].values[at],
-            views.rates["all"].defined[at].nonzero().flatten(),
-        )
-        ends = [
-            int(defined[int(order)])
-            for order in (values[defined].argmax(), values[defined].argmin())
-        ]
-        sides = [(counts.names[i], float(values[i]), int(among[at, i])) for i in ends]
-        pairs[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
+        apart = torch.stack([metric.form([part]) for part in parts])
+        worst = apart.argmin() if metric.kind == "ratio" else apart.argmax()
+        at = NAMES.index(metric.rates[int(worst)])
+        value, defined = rates.values[at], rates.defined[at]
+        ends = int(value.where(defined, -1.0).argmax()), int(value.where(defined, 2.0).argmin())
+        pairs[metric.name] = group_pair(NAMES[at], counts.names, value, among[at], ends)
     return pairs
 
 
@@ -366,16 +375,11 @@ class _Views:
         draws: int = 0,
         seed: int = 0,
     ) -> None:
-        reference = largest_group(counts) if reference is None else reference
-        at = numbered_reference(counts.names, reference)
+        at = counts.numbered(reference)
         others = [g for g in range(len(counts.names)) if g != at]
         self.tables = {
-            "all": (
-                counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist())
-                if min_size
-                else counts
-            ),
-            "reference": counts.collapsed([("others", others), (reference, [at])]),
+            "all": counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist()),
+            "reference": counts.collapsed([("others", others), (counts.names[at], [at])]),
             "overall": counts.overall(),
         }
         self.rates = {name: table.rates() for name, table in self.tables.items()}
@@ -400,31 +404,21 @@ class _Views:
     def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate
         share it."""
-        rates, keys = (
-            self.rates[metric.view],
-            [(draw, metric.view, name, *settings) for name in metric.rates],
-        )
-        for key, i in zip(keys, map(NAMES.index, metric.rates), strict=True):
+        rates, drawn = self.rates[metric.view], []
+        for name in metric.rates:
+            key = (draw, metric.view, name, *settings)
             if key not in self.drawn:
-                counted = rates.successes[i][rates.defined[i]], rates.trials[i][rates.defined[i]]
+                i = NAMES.index(name)
+                counted = (part[i][rates.defined[i]] for part in (rates.successes, rates.trials))
                 self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
-        return [self.drawn[key] for key in keys]
+            drawn.append(self.drawn[key])
+        return drawn
 
 
 def _value(metric: Metric, views: _Views) -> float | None:
     parts = views.parts(metric)
-    if parts is None:
-        return None
-    if metric.kind == "ratio":
-        return float(torch.stack([_least_over_most(part) for part in parts]).amin())
-    value = float(metric.form(parts))
+    value = math.nan if parts is None else float(metric.form(parts))
     return value if math.isfinite(value) else None
-
-
-def _least_over_most(rates: Tensor) -> Tensor:
-    """Smallest over largest rate; 1 where all are zero: no group is treated differently."""
-    most = rates.amax(-1)
-    return torch.where(most > 0, rates.amin(-1) / most.clamp(min=torch.finfo(most.dtype).tiny), 1.0)
 
 
 def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
