@@ -128,9 +128,9 @@ class Audit:
             )
         if len(self.groups) > SHOWN_GROUPS:
             lines.append(f"... and {len(self.groups) - SHOWN_GROUPS:,} groups more (`.groups`)")
-        for name, found in self.metrics.items():
-            if found.value is not None:
-                lines.append(f"{name:36} {number(found.value):>9} {interval(found):>14}")
+        for name, estimate in self.metrics.items():
+            if estimate.value is not None:
+                lines.append(f"{name:36} {number(estimate.value):>9} {interval(estimate):>14}")
         lines.append(f"reference group: {self.reference}; {100 * self.level:g} % intervals")
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 

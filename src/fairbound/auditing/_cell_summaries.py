@@ -88,13 +88,14 @@ class HeldOut(NamedTuple):
                 " probabilities, and as logits all of them would be positive decisions; give"
                 " predictions=, e.g. p > 0.5"
             )
-        found = statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
-        if found.numel() != self.size:
+        labels = torch.zeros(self.size) if self.labels is None else self.labels
+        measured = statistic(outputs, labels)
+        if measured.numel() != self.size:
             raise ValueError(
                 f"the statistic of {constraint.names[0]!r} must be one number per example, got"
-                f" {tuple(found.shape)}"
+                f" {tuple(measured.shape)}"
             )
-        return _finite(found, f"values of {constraint.names[0]!r}")
+        return _finite(measured, f"values of {constraint.names[0]!r}")
 
     def codes(self, constraint: Constraint) -> Tensor:
         """(n,) the group 0, 1, ... of every example in the constraint's column, -1 for none."""
@@ -289,7 +290,7 @@ def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
 
 
 def _correlation(places: Sequence[Tensor], influences: Sequence[Tensor], size: int) -> Tensor:
-    """Of cell means, from the examples that two cells share."""
+    """(K, K) correlations of cell means, from the examples that two cells share."""
     K = len(places)
     correlation = torch.eye(K, dtype=torch.float64)
     length = [float(influence.square().sum()) ** 0.5 for influence in influences]

@@ -216,7 +216,7 @@ def _simultaneous_tail(studentized: Tensor, correlation: Tensor, level: float, s
 
 
 def _distinct(rows: Tensor) -> Tensor:
-    """Without the rows that equal another or its opposite: A - B and B - A have the same error."""
+    """The rows that equal no other row or its opposite: A - B and B - A have the same error."""
     if len(rows) == 0:
         return rows
     largest = rows.gather(1, rows.abs().round(decimals=9).argmax(1, keepdim=True))
@@ -272,10 +272,13 @@ def examples_needed(
 ) -> int:
     """Examples in each of two groups of one size, for "holds" with probability `power`.
 
-    bound: on the difference of the two means.
-    gap: the true difference; half of the bound if not given.
-    deviation: standard deviation of the numbers in a group: at most 0.5 for a rate, about 0.5 for
-    cross-entropy.
+    Args:
+        bound: on the difference of the two means.
+        gap: the true difference; None: half of the bound.
+        deviation: standard deviation of the numbers in a group: at most 0.5 for a rate, about 0.5
+            for cross-entropy.
+        level: of confidence, between 0 and 1.
+        power: probability of the decision "holds", between 0 and 1.
 
     >>> examples_needed(0.05), examples_needed(0.005)
     (4947, 494605)

@@ -74,8 +74,8 @@ def verdict(
     level: float = 0.95,
     seed: int = 0,
 ) -> Verdict:
-    """Whether constraints hold for the population that held-out examples, of any model, were drawn
-    from.
+    """Decide whether constraints hold for the population that held-out examples, of any model, were
+    drawn from.
 
     "holds" is the decision for constraints that do not hold in at most 1 - level of all samples,
     and so is "violated" for constraints that do; "undecided" is the rest. Columns are arrays,
@@ -84,15 +84,19 @@ def verdict(
     Args:
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them;
             not functions.
-        groups: of every example, its number 0, 1, ... (-1: none) or its name in the constraint; or
-            several columns by name.
-        losses: per-example losses, for constraints on losses.
-        predictions: decisions, for constraints on rates: 0 or 1, or the number of a class.
-        outputs: logits in place of decisions: one per example, or one per class.
-        labels: for constraints about examples with a certain label.
-        weight: survey weights, how much of the population an example represents.
-        level: of confidence.
+        groups: (n,) the number 0, 1, ... (-1: none) of every example's group or its name in the
+            constraint; or several columns by name. None: no constraint is about groups.
+        losses: (n,) per-example losses, for constraints on losses; None: there are none.
+        predictions: (n,) decisions, for constraints on rates: 0 or 1, or the number of a class;
+            None: they are made from `outputs`.
+        outputs: (n,) logits in place of decisions, or (n, classes); None: `predictions` are given.
+        labels: (n,) for constraints about examples with a certain label; None: no constraint is.
+        weight: (n,) survey weights, how much of the population an example represents; None: 1.
+        level: of confidence, between 0 and 1.
         seed: of the draws that give the simultaneous limits.
+
+    Returns:
+        The verdict; `decision` is "holds", "violated" or "undecided", `gaps` has every limit.
 
     >>> from fairbound import constraints
     >>> parity = constraints.demographic_parity(["A", "B"], bound=0.2)

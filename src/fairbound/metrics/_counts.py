@@ -117,8 +117,8 @@ class Counts:
 
     @staticmethod
     def from_cells(cells: dict[str, tuple[float, float, float, float]]) -> Counts:
-        """From published numbers: name -> (false positives, true negatives, false negatives, true
-        positives)."""
+        """The table of published numbers: name -> (false positives, true negatives, false
+        negatives, true positives)."""
         weight = torch.tensor(
             [[[tn, fp], [fn, tp]] for fp, tn, fn, tp in cells.values()], dtype=torch.float64
         )

@@ -59,7 +59,7 @@ class IntervalEstimate(NamedTuple):
 
     @staticmethod
     def within(value: float, ends: tuple[float, float]) -> IntervalEstimate:
-        """With an interval that is widened to hold the value, where that is rounding or a small
+        """A number with an interval that is widened to hold it, where that is rounding or a small
         group's."""
         return IntervalEstimate(value, min(ends[0], value), max(ends[1], value))
 

@@ -74,7 +74,13 @@ class Scores(NamedTuple):
         return torch.bincount(self.groups, part, minlength=len(self.names))
 
     def binned(self, place: Tensor, bins: int, part: Tensor) -> Tensor:
-        """(groups, bins) sums over the cells (cells,) of each group by their bins `place`."""
+        """(groups, bins) sums over the cells of each group, by bin.
+
+        Args:
+            place: (cells,) the bin 0, 1, ... of each cell.
+            bins: their number.
+            part: (cells,) what is summed.
+        """
         size = len(self.names) * bins
         return torch.bincount(self.groups * bins + place, part, minlength=size).reshape(-1, bins)
 

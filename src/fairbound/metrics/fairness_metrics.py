@@ -266,8 +266,14 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 def values(
     counts: Counts, reference: str | None = None, *, min_size: int = 0
 ) -> dict[str, float | None]:
-    """Every metric, without intervals: None where undefined. Comparisons of single groups skip
-    those with fewer than `min_size` examples; what pools the others, or all, counts everybody.
+    """Every metric, without intervals: name -> value, None where undefined.
+
+    Args:
+        counts: group x label x prediction.
+        reference: name of the group that signed differences compare the others to; None: the
+            largest one.
+        min_size: examples; comparisons of single groups, differences and ratios alike, skip those
+            with fewer. What pools the others, or all, counts everybody.
 
     >>> compas = Counts.from_cells(
     ...     {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
@@ -289,8 +295,18 @@ def metric_intervals(
     seed: int = 0,
     min_size: int = 0,
 ) -> dict[str, IntervalEstimate]:
-    """Every metric with its interval; the same seed gives the same digits. Gaps of very many groups
-    have none."""
+    """Every metric with its interval: name -> estimate. Gaps of very many groups have no interval.
+
+    Args:
+        counts: group x label x prediction.
+        reference: name of the group that signed differences compare the others to; None: the
+            largest one.
+        level: of the intervals, between 0 and 1.
+        draws: samples of the bootstrap; many groups get fewer.
+        seed: of the bootstrap; the same seed gives the same digits.
+        min_size: examples; comparisons of single groups, differences and ratios alike, skip those
+            with fewer. What pools the others, or all, counts everybody.
+    """
     check_level(level)
     views = _Views(counts, reference, min_size, draws, seed)
     return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
