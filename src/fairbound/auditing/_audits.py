@@ -218,12 +218,14 @@ def audit(
     """
     labeled = labels is not None
     g, names = _numbered(groups, names) if labeled else _known(groups, names)
+    by_median = not labeled and threshold is None
     examples = _checked(labels, g, predictions, scores, threshold, weights)
-    y, decided, inside, w = examples.labels, examples.predictions, examples.groups, examples.weights
-    counts = Counts.of(y, decided, inside, weights=w, names=names)
+    y, decided, group, score, w, threshold = examples
+    counts = Counts.of(y, decided, group, weights=w, names=names)
     if min_size is None:
         min_size = 0 if labeled else math.ceil(SMALL_SHARE * len(g))
     min_size, notes = _compared(counts, min_size)
+    notes += one_sided(y, decided, score) if labeled else _unlabeled(examples, len(g), by_median)
     reference = _reference(counts, reference, min_size, labeled)
     # without intervals, what needs draws gets few of them
     settings: dict[str, Any] = {"level": level, "draws": draws if intervals else 10, "seed": seed}
@@ -234,24 +236,19 @@ def audit(
             f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no"
             " intervals"
         )
-    if labeled:
-        notes += one_sided(y, decided, examples.scores)
-    else:
-        notes += _unlabeled(examples, len(g), by_median=threshold is None)
-        metrics = {
-            name: estimate
-            for name, estimate in metrics.items()
-            if set(METRICS[name].rates) <= {*WITHOUT_LABELS}
-        }
-        rates = {name: rates[name] for name in WITHOUT_LABELS}
-    compared_rates: Sequence[str] = ERROR_RATES if labeled else WITHOUT_LABELS
+    known_rates, compared_rates = (NAMES, ERROR_RATES) if labeled else (WITHOUT_LABELS,) * 2
+    metrics = {
+        name: estimate
+        for name, estimate in metrics.items()
+        if set(METRICS[name].rates) <= {*known_rates}
+    }
     gaps = reference_gaps(counts, reference, compared_rates, min_size=min_size, **settings)
     scored = ScoreAudit([{} for _ in names])
-    if examples.scores is not None:
+    if score is not None:
         scored = audit_scores(
-            examples.scores,
+            score,
             y if labeled else None,
-            inside,
+            group,
             w,
             counts,
             reference,
@@ -261,7 +258,7 @@ def audit(
     pairs = {name: pair for name, pair in group_pairs(counts, min_size).items() if name in metrics}
     audited = Audit(
         attributes=tuple(attributes),
-        examples=len(inside),
+        examples=len(group),
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
@@ -270,7 +267,7 @@ def audit(
                 name,
                 size,
                 _cells(table, labeled),
-                {rate: estimates[i] for rate, estimates in rates.items()},
+                {rate: rates[rate][i] for rate in known_rates},
                 gaps.get(name, {}),
                 **scored.groups[i],
             )
@@ -280,7 +277,7 @@ def audit(
         ),
         pairs=pairs | scored.pairs,
         min_size=min_size,
-        threshold=examples.threshold,
+        threshold=threshold,
         bins=scored.bins,
         probabilities=scored.probabilities,
         dropped=int((g < 0).sum()),

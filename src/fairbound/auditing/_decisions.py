@@ -101,8 +101,8 @@ def decide(
     problem = torch.tensor([bool(cell.problem) for cell in summaries.cells])
     usable = ~((contrast != 0) & problem).any(1)
     noise = _noise(summaries, contrast, usable, level, seed)
-    estimate = (contrast @ summaries.mean).tolist()
-    scarcest = (contrast * summaries.error).square().argmax(1).tolist()
+    estimate = (contrast @ summaries.column("mean")).tolist()
+    scarcest = (contrast * summaries.column("error")).square().argmax(1).tolist()
     gaps = []
     for i, name in enumerate(names):
         cells = [summaries.cells[k] for k in contrast[i].nonzero().flatten().tolist()]
@@ -160,7 +160,7 @@ def _times(excess: float, noise: _Noise) -> float:
 def _noise(
     summaries: CellSummaries, contrast: Tensor, usable: Tensor, level: float, seed: int
 ) -> _Noise:
-    spread = contrast * summaries.error
+    spread = contrast * summaries.column("error")
     error = _combined(spread, summaries.correlation)
     # cells with the same examples have no gap, and no noise
     noisy = usable & (error > 1e-9 * spread.abs().amax(1))
@@ -175,11 +175,9 @@ def _above_and_below(
 ) -> tuple[Tensor, Tensor]:
     """(m,) each: how far above and below its estimate every gap may lie, each except with
     probability `tail`."""
-    cells, mean, error = summaries.cells, summaries.mean, summaries.error
-    is_rate = torch.tensor([cell.is_rate for cell in cells])
-    n = torch.tensor([cell.effective for cell in cells], dtype=torch.float64)
-    n = n.clamp(min=MIN_EXAMPLES)
-    skewness = torch.tensor([cell.skewness for cell in cells], dtype=torch.float64)
+    names = ("is_rate", "mean", "error", "effective", "skewness")
+    is_rate, mean, error, n, skewness = map(summaries.column, names)
+    is_rate, n = is_rate > 0, n.clamp(min=MIN_EXAMPLES)
     p = torch.where(is_rate, mean, 0.5)
     above = torch.where(is_rate, rate_above(p, n, tail), mean_above(error, skewness, n, tail))
     below = torch.where(is_rate, rate_above(1 - p, n, tail), mean_above(error, -skewness, n, tail))

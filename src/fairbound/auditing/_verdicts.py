@@ -21,6 +21,8 @@ from fairbound.metrics._intervals import check_level
 
 WIDTH = 80
 MAX_SHOWN = 24  # gaps in the table; of more, those nearest to their bounds
+# one violated constraint is enough, and all must hold
+BY_WEIGHT: tuple[Decision, ...] = ("violated", "undecided", "holds")
 BILLION = 1e9  # examples: so many are taken for no limit
 _HEADINGS = ("constraint", "value", "all at once", "alone", "bound", "", "needed")
 
@@ -112,21 +114,26 @@ def verdict(
     0.200 is allowed.
     """
     check_level(level)
-    given = ConstraintSet.of(constraints)
-    listed, names = given.parts, given.names
-    for other in listed:
-        if not isinstance(other, Constraint):
+    listed = ConstraintSet.of(constraints)
+    tested: list[Constraint] = []
+    for constraint in listed.parts:
+        if not isinstance(constraint, Constraint):
             raise ValueError(
-                f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is"
-                " about constraints on means (loss_parity, demographic_parity, ...): drop it"
+                f"{constraint.names[0]!r} is a function, whose sampling noise is not known; drop"
+                " it: a verdict is about constraints on means (loss_parity, ...)"
             )
-    tested = [constraint for constraint in listed if isinstance(constraint, Constraint)]
-    held_out = HeldOut.of(groups, losses, predictions, outputs, labels, weight)
-    gaps = decide(tested, names, summarize(tested, held_out), level, seed)
-    found = {gap.decision for gap in gaps}
-    decision: Decision = (
-        "violated" if "violated" in found else "undecided" if "undecided" in found else "holds"
+        tested.append(constraint)
+    held_out = HeldOut.of(
+        groups,
+        losses=losses,
+        predictions=predictions,
+        outputs=outputs,
+        labels=labels,
+        weight=weight,
     )
+    gaps = decide(tested, listed.names, summarize(tested, held_out), level, seed)
+    decisions = {gap.decision for gap in gaps}
+    decision = next(each for each in BY_WEIGHT if each in decisions)
     return Verdict(decision, gaps, held_out.size, level)
 
 
@@ -206,7 +213,7 @@ def _nearness(gap: Gap) -> float:
 
 
 def _importance(gap: Gap) -> tuple[int, float]:
-    return ("holds", "undecided", "violated").index(gap.decision), _nearness(gap)
+    return -BY_WEIGHT.index(gap.decision), _nearness(gap)
 
 
 def _sign(gap: Gap) -> float:
