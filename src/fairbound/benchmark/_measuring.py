@@ -270,7 +270,7 @@ def _of_scores(
         "w1": [w1(probabilities, 0, g) for g in others],
         "wd": [_number(wd(probabilities, 0, g)) for g in others],
         "wd_logits": [_number(wd(raw, 0, g)) for g in others],
-        "histogram": _histogram(probabilities.values, groups, len(names)),
+        "histogram": _histogram(probabilities),
     }
 
 
@@ -278,7 +278,6 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def _histogram(scores: Tensor, groups: Tensor, count: int) -> NDArray[Any]:
-    bins = (scores * HISTOGRAM_BINS).long().clamp(0, HISTOGRAM_BINS - 1)
-    counts = torch.bincount(groups * HISTOGRAM_BINS + bins, minlength=count * HISTOGRAM_BINS)
-    return counts.reshape(count, HISTOGRAM_BINS).numpy()
+def _histogram(scores: Scores) -> NDArray[Any]:
+    bins = (scores.values * HISTOGRAM_BINS).long().clamp(0, HISTOGRAM_BINS - 1)
+    return scores.binned(bins, HISTOGRAM_BINS, scores.examples[0]).long().numpy()
