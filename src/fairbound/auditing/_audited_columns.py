@@ -152,15 +152,15 @@ def audit_columns(
 
 def _labels(column: NDArray[Any], name: str, positive: Any) -> tuple[NDArray[np.int64], str]:
     """(n,) labels as 0 and 1, and a note where they had several classes."""
-    classes = len(different_values(column, name))
-    if positive is not None and classes > 2:
-        note = f"the label {name!r} has {classes} classes: {positive} counts as 1, all others as 0"
-        return one_against_rest(column, name, positive), note
-    if classes > 2 and (classes <= MAX_CLASSES or column.dtype.kind == "O"):
+    classes = different_values(column, name)
+    if positive is not None and len(classes) > 2:
+        note = f"{len(classes)} classes: {positive} counts as 1, all others as 0"
+        return one_against_rest(column, name, positive), f"the label {name!r} has {note}"
+    if len(classes) > 2 and (len(classes) <= MAX_CLASSES or column.dtype.kind == "O"):
         raise ValueError(
-            f"the column {name!r} is not binary: {classes} different values in {len(column)} rows;"
-            " name the one that counts as 1, against the rest:"
-            f" `positive={np.unique(column)[-1].item()!r}`"
+            f"the column {name!r} is not binary: {len(classes)} different values in {len(column)}"
+            " rows; name the one that counts as 1, against the rest:"
+            f" `positive={classes[-1]!r}`"
         )
     return binary(column, name, positive), ""
 
@@ -206,7 +206,7 @@ def _numbers(column: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
     if column.dtype.kind not in "iufb":
         raise ValueError(
             f"{name} must hold numbers, found {text_among_numbers(column, number)}; correct it, or,"
-            " where such text marks a missing value, name it (--missing) and drop those rows"
+            " where such text marks a missing value, name it (`missing`) and drop those rows"
             " (`drop_missing=True`)"
         )
     return column if column.dtype.kind == "f" else column.astype(np.float64)

@@ -4,7 +4,7 @@ distances between their distributions, losses, ROC and AUC, calibration."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ def audit_scores(
         ("calibration_gap", "calibration_difference", score - labels.double()),
     ):
         losses = Losses.of(measured, groups, weights=weights, names=counts.names)
-        losses = replace(losses, examples=losses.examples * large)
+        losses = losses._replace(examples=losses.examples * large)
         _add_to_groups(audit, name, group_loss_intervals(losses, **settings))
         gaps, pair = loss_gaps(losses, reference, **settings)
         audit.metrics |= gaps if name == "loss" else {metric: gaps["largest_loss_gap"]}

@@ -6,8 +6,7 @@ Moments are kept about each group's mean, so that large losses that differ littl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from fairbound.metrics._intervals import (
     IntervalEstimate,
     around,
     check_level,
-    draws_for,
     estimates,
     largest_of_means,
     percentile,
@@ -37,8 +35,7 @@ from fairbound.metrics._intervals import (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Losses:
+class Losses(NamedTuple):
     """Sums of weights and moments of a loss by group.
 
     >>> losses = Losses.of([1.0, 3.0, 5.0], [0, 0, 1], names=["A", "B", "C"])
@@ -82,7 +79,7 @@ class Losses:
     def collapsed(self, blocks: Blocks) -> Losses:
         """Groups pooled into blocks: (name, numbers of the groups)."""
         members, block = members_of(blocks)
-        parts = (getattr(self, part.name)[members] for part in fields(self)[1:])
+        parts = (part[members] for part in self[1:])
         return _pooled(tuple(name for name, _ in blocks), block, *parts)
 
 
@@ -148,7 +145,9 @@ def group_loss_intervals(
         t = torch.from_numpy(stdtrit(freedom.clamp(min=1.0).numpy(), (1 + level) / 2))
         ends = losses.mean - t * error, losses.mean + t * error
     else:
-        ends = quantiles(_draw(losses, draws, seed), level)
+        ends = quantiles(
+            student_draws(losses.mean, error, freedom, draws, np.random.default_rng(seed)), level
+        )
     return estimates(losses.mean, ends, losses.weight > 0, freedom > 0)
 
 
@@ -184,26 +183,20 @@ def loss_gaps(
     gaps["loss"] = group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]
     if at in present and others:
         pair = losses.collapsed([("others", others), ("reference", [at])])
-        value = float(pair.mean[0] - pair.mean[1])
+        value, (error, freedom) = float(pair.mean[0] - pair.mean[1]), pair.errors()
         gaps["loss_difference"] = IntervalEstimate(value)
-        if bool((pair.errors()[1] > 0).all()):
-            drawn = _draw(pair, draws, seed)
+        if bool((freedom > 0).all()):
+            drawn = student_draws(pair.mean, error, freedom, draws, np.random.default_rng(seed))
             gaps["loss_difference"] = percentile(value, drawn[:, 0] - drawn[:, 1], level)
     usable = (sizes >= FEWEST).nonzero().flatten()
     if len(usable) < 2:
         return gaps, None
     mean, error, freedom = (part[usable] for part in (losses.mean, *losses.errors()))
-    count, rng = draws_for(len(mean), draws), np.random.default_rng(seed)
-    gap, high, low = largest_of_means(mean, error, freedom, count, rng, level)
-    value, off = float(from_mean(mean)), student_draws(mean, error, freedom, count, rng) - mean
+    rng = np.random.default_rng(seed)
+    gap, high, low = largest_of_means(mean, error, freedom, draws, rng, level)
+    value, off = float(from_mean(mean)), student_draws(mean, error, freedom, draws, rng) - mean
     gaps["largest_loss_gap"] = gap
     gaps["largest_loss_gap_from_mean"] = IntervalEstimate.within(
         value, around(value, from_mean(off), level)
     )
     return gaps, (int(usable[high]), int(usable[low]))
-
-
-def _draw(losses: Losses, draws: int, seed: int) -> Tensor:
-    error, freedom = losses.errors()
-    rng = np.random.default_rng(seed)
-    return student_draws(losses.mean, error, freedom, draws_for(len(losses.names), draws), rng)

@@ -125,9 +125,10 @@ def wilson(rate: Tensor, trials: Tensor, level: float) -> tuple[Tensor, Tensor]:
 def beta_draws(
     successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator, *, added: float = 0.5
 ) -> Tensor:
-    """(draws, G) of what the true rates may be."""
+    """(draws, G) of what the true rates may be; of many groups there are fewer draws."""
     yes, no = ((part + added).unsqueeze(-1).numpy() for part in (successes, trials - successes))
-    return torch.from_numpy(rng.beta(yes, no, (len(successes), draws))).T
+    size = len(successes), draws_for(len(successes), draws)
+    return torch.from_numpy(rng.beta(yes, no, size)).T
 
 
 def resampled_rates(
@@ -185,8 +186,9 @@ def rate_noise(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Gen
 def student_draws(
     mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rng: np.random.Generator
 ) -> Tensor:
-    """(draws, G) of what the true means may be."""
-    t = rng.standard_t(freedom.clamp(min=1.0).unsqueeze(-1).numpy(), (len(mean), draws))
+    """(draws, G) of what the true means may be; of many groups there are fewer draws."""
+    size = len(mean), draws_for(len(mean), draws)
+    t = rng.standard_t(freedom.clamp(min=1.0).unsqueeze(-1).numpy(), size)
     return mean + error * torch.from_numpy(t).T
 
 
@@ -195,8 +197,9 @@ def resampled_means(
 ) -> Resampled:
     """Normal means with their estimated standard errors."""
     freedom = freedom.clamp(min=1.0).unsqueeze(-1)
-    z = torch.from_numpy(rng.standard_normal((len(mean), draws))).T
-    chi = torch.from_numpy(rng.chisquare(freedom.numpy(), (len(mean), draws))) / freedom
+    size = len(mean), draws_for(len(mean), draws)
+    z = torch.from_numpy(rng.standard_normal(size)).T
+    chi = torch.from_numpy(rng.chisquare(freedom.numpy(), size)) / freedom
     return Resampled(freedom[:, 0] + 1, mean, error, mean + error * z, error * chi.T.sqrt())
 
 

@@ -23,7 +23,6 @@ from fairbound.metrics._intervals import (
     IntervalEstimate,
     beta_draws,
     check_level,
-    draws_for,
     estimates,
     quantiles,
 )
@@ -77,9 +76,7 @@ def reference_gaps(
             continue
         value, base = rates.values[row, groups], rates.values[row, at]
         both = torch.tensor([*groups, at])
-        drawn = beta_draws(
-            rates.successes[row, both], rates.trials[row, both], draws_for(len(both), draws), rng
-        )
+        drawn = beta_draws(rates.successes[row, both], rates.trials[row, both], draws, rng)
         difference, ratio = drawn[:, :-1] - drawn[:, -1:], drawn[:, :-1] / drawn[:, -1:]
         tail = 2 * ndtr(-(difference.mean(0).abs() / difference.std(0)).numpy()) * len(groups)
         defined = torch.ones(len(groups), dtype=torch.bool)

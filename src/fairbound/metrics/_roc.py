@@ -25,7 +25,6 @@ from fairbound.metrics._intervals import (
     UNDEFINED,
     IntervalEstimate,
     check_level,
-    draws_for,
     estimates,
     largest_of_means,
     wilson,
@@ -111,8 +110,8 @@ def auc_difference(
     if len(usable) < 2:
         return UNDEFINED, None
     value, error, _, freedom = (part[usable] for part in areas)
-    count, rng = draws_for(len(value), draws), np.random.default_rng(seed)
-    gap, high, low = largest_of_means(value, error, freedom, count, rng, level)
+    rng = np.random.default_rng(seed)
+    gap, high, low = largest_of_means(value, error, freedom, draws, rng, level)
     gap = gap._replace(high=min(gap.high or 1.0, 1.0))
     return gap, (int(usable[high]), int(usable[low]))
 

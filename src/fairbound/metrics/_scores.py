@@ -87,9 +87,8 @@ class Scores(NamedTuple):
     def before(self, part: Tensor) -> Tensor:
         """(cells,) sums over the cells of the same group with lower scores."""
         running = part.cumsum(0) - part
-        first = torch.ones(len(part), dtype=torch.bool)
-        first[1:] = self.groups[1:] != self.groups[:-1]
-        return running - running[first][first.cumsum(0) - 1]
+        first = torch.searchsorted(self.groups, self.groups)  # the first cell of the same group
+        return running - running[first]
 
     def cells(self, group: int) -> slice:
         """The cells of one group."""
