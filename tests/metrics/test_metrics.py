@@ -16,9 +16,9 @@ from fairbound.metrics._group_losses import Losses, group_loss_intervals, loss_g
 from fairbound.metrics._intervals import IntervalEstimate
 from fairbound.metrics._scores import Scores
 from fairbound.metrics._wasserstein import (
-    _GRID,
-    BINS,
-    GRID,
+    _W1_GRID,
+    W1_GRID,
+    WD_BINS,
     _grid_edges,
     largest_w1,
     largest_wd,
@@ -304,28 +304,30 @@ class TestScores:
         largest = max(w1(scores, i, j) for i in range(3) for j in range(i))
         assert largest_w1(scores)[0].value == largest
 
-    @pytest.mark.parametrize("rows", [300, 150 * GRID])
+    @pytest.mark.parametrize("rows", [300, 150 * W1_GRID])
     def test_the_grid_is_at_quantiles_of_the_scores(self, rows: int) -> None:
         """From different scores and how many have them; of very many examples, from every so
         many."""
         rng = np.random.default_rng(3)
         s = torch.from_numpy(rng.beta(2, 3, rows).round(3))
         every = (
-            torch.linspace(0, rows - 1, min(rows, 100 * GRID), dtype=torch.float64).round().long()
+            torch.linspace(0, rows - 1, min(rows, 100 * W1_GRID), dtype=torch.float64)
+            .round()
+            .long()
         )
-        expected = torch.quantile(s.sort().values[every], _GRID).unique()
+        expected = torch.quantile(s.sort().values[every], _W1_GRID).unique()
         assert torch.equal(_grid_edges(Scores.of(s, rng.integers(0, 3, rows))), expected)
 
     def test_wd_is_the_squared_distance_of_the_histograms(self) -> None:
         """By the assignment of sorted atoms: every bin's share as 10,000ths of the mass."""
         rows = some_rows(2)
         a, b = rows["s"][rows["g"] == 0], rows["s"][rows["g"] == 1]
-        heights, edges = np.histogram(a, BINS)
+        heights, edges = np.histogram(a, WD_BINS)
         others, _ = np.histogram(b, edges)
         centers = (edges[:-1] + edges[1:]) / 2
         levels = (np.arange(100_000) + 0.5) / 100_000
         quantile = [
-            centers[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=BINS - 1)]
+            centers[np.searchsorted(np.cumsum(h) / h.sum(), levels).clip(max=WD_BINS - 1)]
             for h in (heights, others)
         ]
         expected = np.square(quantile[0] - quantile[1]).mean()

@@ -39,12 +39,10 @@ from torch import Tensor
 
 from fairbound.auditing._cell_summaries import MIN_EXAMPLES, CellSummaries
 from fairbound.constraints._constraint import Constraint
-from fairbound.metrics._intervals import quantile
+from fairbound.metrics._intervals import DRAWS, MAX_DRAWN, quantile
 
 Decision = Literal["holds", "violated", "undecided"]
 POWER = 0.8  # probability of a decision with `Gap.needed` examples
-DRAWS = 10_000  # of the largest studentized gap
-MAX_DRAWN = 4_000_000  # numbers at a time
 
 # The third moment of a small skewed sample is too small on average; of n examples it is taken for
 # (1 + 5 / n) times larger. Chosen between 0 and 10 with exponential, uniform and census losses, 30
@@ -88,7 +86,7 @@ class _Noise(NamedTuple):
     below: Tensor  # (m,)
 
 
-def decide(
+def decide_gaps(
     constraints: Sequence[Constraint],
     names: Sequence[str],
     summaries: CellSummaries,

@@ -18,12 +18,12 @@ from fairbound.metrics._roc import (
     auc,
     auc_difference,
     auc_intervals,
-    calibration,
+    calibration_by_group,
     histograms,
     roc_curve,
 )
 from fairbound.metrics._scores import Scores
-from fairbound.metrics._wasserstein import DRAWS, largest_w1, largest_wd
+from fairbound.metrics._wasserstein import SCORE_DRAWS, largest_w1, largest_wd
 from fairbound.metrics.fairness_metrics import GroupPair, group_pair
 
 # groups, the largest, whose score histograms, ROC curves and calibration are kept
@@ -83,7 +83,8 @@ def audit_scores(
     _add_to_groups(audit, "auc", auc_intervals(areas, settings["level"]))
     audit.metrics["auc_difference"], pair = auc_difference(compared, areas, **settings)
     _add_pair(audit, "auc_difference", "auc", pair, areas.value, counts)
-    for g, bins in zip(drawn, calibration(scores.only(drawn), settings["level"]), strict=True):
+    bins_of_groups = calibration_by_group(scores.only(drawn), settings["level"])
+    for g, bins in zip(drawn, bins_of_groups, strict=True):
         audit.groups[g] |= {"calibration": bins, "roc": roc_curve(scores, g)}
     if why_not:
         audit.notes.insert(0, why_not)
@@ -108,7 +109,7 @@ def _add_distances(
     reference: str,
     settings: Mapping[str, Any],
 ) -> None:
-    resampling = {**settings, "draws": min(DRAWS, settings["draws"])}
+    resampling = {**settings, "draws": min(SCORE_DRAWS, settings["draws"])}
     audit.metrics["w1"], pair = largest_w1(scores, **resampling)
     audit.metrics["wd"] = largest_wd(scores, reference, **resampling)
     weights = scores.weights.sum(0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbound.auditing._cell_summaries import HeldOut, summarize
-from fairbound.auditing._decisions import Decision, Gap, decide
+from fairbound.auditing._decisions import Decision, Gap, decide_gaps
 from fairbound.auditing._text import number
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._constraint_set import ConstraintSet, Given
@@ -131,7 +131,7 @@ def verdict(
         labels=labels,
         weight=weight,
     )
-    gaps = decide(tested, listed.names, summarize(tested, held_out), level, seed)
+    gaps = decide_gaps(tested, listed.names, summarize(tested, held_out), level, seed)
     decisions = {gap.decision for gap in gaps}
     decision = next(each for each in BY_WEIGHT if each in decisions)
     return Verdict(decision, gaps, held_out.size, level)

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Cell = tuple[int, int]  # label, prediction
+CountCell = tuple[int, int]  # label, prediction
 TN, FP, FN, TP = CELLS = ((0, 0), (0, 1), (1, 0), (1, 1))
 # A rate is a share of cells: the cells that count, out of the cells in the denominator.
-RATES: dict[str, tuple[tuple[Cell, ...], tuple[Cell, ...]]] = {
+RATES: dict[str, tuple[tuple[CountCell, ...], tuple[CountCell, ...]]] = {
     "base_rate": ((FN, TP), CELLS),
     "positive_rate": ((FP, TP), CELLS),
     "accuracy": ((TN, TP), CELLS),

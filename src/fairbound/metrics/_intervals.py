@@ -7,7 +7,7 @@
   but 0.
 - The largest difference of two groups has simultaneous intervals of all differences, each as wide
   as its own standard error asks, so that a small, noisy group does not hide that two large ones
-  differ (`largest`). Their common factor is a quantile of the largest studentized difference in
+  differ (`largest_difference`). Their common factor is a quantile of the largest studentized difference in
   draws (`resampled_rates`).
 - Other numbers h that measure how far apart the groups are (mean absolute gaps, sums of gaps) are
   seminorms of the rates, so that |h(r^) - h(r)| <= h(r^ - r): plus and minus a quantile of h of
@@ -223,7 +223,7 @@ def spread(numbers: Tensor) -> Tensor:
     return numbers.amax(-1) - numbers.amin(-1)
 
 
-def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
+def largest_difference(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """Ends for the largest difference of two groups over all parts.
 
     Of few groups all differences have simultaneous intervals. Of many each group has a band, as
@@ -278,7 +278,7 @@ def largest_of_means(
     mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rng: np.random.Generator, level: float
 ) -> tuple[IntervalEstimate, int, int]:
     """The largest difference of two means (G,), and the numbers of the highest and the lowest."""
-    ends = largest([resampled_means(mean, error, freedom, draws, rng)], level)
+    ends = largest_difference([resampled_means(mean, error, freedom, draws, rng)], level)
     high, low = int(mean.argmax()), int(mean.argmin())
     return IntervalEstimate.within(float(mean[high] - mean[low]), ends), high, low
 

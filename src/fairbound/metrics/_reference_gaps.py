@@ -29,7 +29,7 @@ from fairbound.metrics._intervals import (
 
 # who is flagged wrongly, who is missed wrongly
 ERROR_RATES = ("false_positive_rate", "false_negative_rate")
-MAX_COMPARED = 1_000  # groups, the largest
+MAX_REFERENCE_GAPS = 1_000  # groups, the largest
 
 
 class ReferenceGap(NamedTuple):
@@ -65,7 +65,7 @@ def reference_gaps(
     """
     check_level(level)
     at, sizes = counts.names.index(reference), counts.sizes()
-    order = sizes.argsort(descending=True, stable=True)[:MAX_COMPARED].tolist()
+    order = sizes.argsort(descending=True, stable=True)[:MAX_REFERENCE_GAPS].tolist()
     compared = [g for g in order if g != at and sizes[g] >= max(min_size, 1)]
     gaps: dict[str, dict[str, ReferenceGap]] = {counts.names[g]: {} for g in compared}
     rates, rng = counts.rates(), np.random.default_rng(seed)

@@ -32,21 +32,22 @@ from fairbound.metrics._intervals import (
 from fairbound.metrics._scores import Scores
 
 FEWEST_OF_CLASS = 5  # with label 1, and with label 0, in a group whose AUC is compared
-MAX_POINTS = 101  # of a curve that is drawn
+MAX_CURVE_POINTS = 101  # of a curve that is drawn
 MAX_VALUES = 60  # whole-numbered scores from lowest to highest that have bins of their own
 CALIBRATION_BINS = 10
-HISTOGRAM_BINS = 40
+SCORE_BINS = 40
 
 
 def roc_curve(scores: Scores, group: int) -> tuple[tuple[float, float], ...]:
     """(false positive rate, true positive rate) of a group for thresholds from high to low, at most
-    MAX_POINTS; empty without both labels."""
+    MAX_CURVE_POINTS; empty without both labels."""
     weights = scores.weights[:, scores.cells(group)].flip(1)
     totals = weights.sum(1, keepdim=True)
     if bool((totals <= 0).any()):
         return ()
     points = torch.cat([torch.zeros(2, 1, dtype=weights.dtype), weights.cumsum(1) / totals], 1).T
-    shown = torch.linspace(0, len(points) - 1, min(MAX_POINTS, len(points)), dtype=torch.float64)
+    count = min(MAX_CURVE_POINTS, len(points))
+    shown = torch.linspace(0, len(points) - 1, count, dtype=torch.float64)
     return tuple((fpr, tpr) for fpr, tpr in points[shown.round().long()].tolist())
 
 
@@ -142,7 +143,7 @@ def bin_edges(score: Tensor, bins: int) -> Tensor:
 
 
 def histograms(
-    scores: Scores, bins: int = HISTOGRAM_BINS
+    scores: Scores, bins: int = SCORE_BINS
 ) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
     """Edges, and the share of each group's weight in each bin; a bin holds its left edge, the last
     one both."""
@@ -162,7 +163,7 @@ class CalibrationBin(NamedTuple):
     examples: int
 
 
-def calibration(scores: Scores, level: float = 0.95) -> list[tuple[CalibrationBin, ...]]:
+def calibration_by_group(scores: Scores, level: float = 0.95) -> list[tuple[CalibrationBin, ...]]:
     """The bins of each group that hold examples, from low to high scores; intervals are
     Wilson's."""
     edges = bin_edges(scores.values, CALIBRATION_BINS)

@@ -31,7 +31,7 @@ from fairbound.metrics._intervals import (
     check_level,
     draws_for,
     estimates,
-    largest,
+    largest_difference,
     percentile,
     rate_noise,
     resampled_rates,
@@ -41,7 +41,7 @@ from fairbound.metrics._intervals import (
 
 Form = Callable[[Sequence[Tensor]], Tensor]  # rates, each (..., G) -> (...)
 # largest: of all differences; ratio: least over most
-Kind = Literal["rate", "signed", "gap", "largest", "ratio"]
+MetricKind = Literal["rate", "signed", "gap", "largest", "ratio"]
 PR, TPR, FPR = "positive_rate", "true_positive_rate", "false_positive_rate"
 PPV, FOR = "positive_predictive_value", "false_omission_rate"
 
@@ -54,7 +54,7 @@ class Metric:
     name: str
     rates: tuple[str, ...]  # that it compares, as in `counts.RATES`
     form: Form
-    kind: Kind
+    kind: MetricKind
     words: str
     source: str
     groups: Literal["all", "two", "reference", "overall"] = "all"
@@ -75,7 +75,7 @@ def _sum(of: Callable[[Tensor], Tensor], factor: float = 1.0) -> Form:
     return lambda parts: factor * sum((of(part) for part in parts[1:]), of(parts[0]))
 
 
-def _largest_difference(parts: Sequence[Tensor]) -> Tensor:
+def _worst_difference(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack([spread(part) for part in parts]).amax(0)
 
 
@@ -97,12 +97,12 @@ def _others_over_reference(parts: Sequence[Tensor]) -> Tensor:
     return parts[0][..., 0] / parts[0][..., 1]
 
 
-PAPER, REPORTED = "the paper, Table 2", "the paper's results"
+PAPER_TABLE, REPORTED = "the paper, Table 2", "the paper's results"
 _ALL = (
     Metric(
         "demographic_parity_difference",
         (PR,),
-        _largest_difference,
+        _worst_difference,
         "largest",
         "difference in selection rate: largest minus smallest",
         "Fairlearn",
@@ -118,7 +118,7 @@ _ALL = (
     Metric(
         "equalized_odds_difference",
         (TPR, FPR),
-        _largest_difference,
+        _worst_difference,
         "largest",
         "difference in true or in false positive rate, whichever is larger",
         "Fairlearn",
@@ -192,7 +192,7 @@ _ALL = (
         _sum(mean_absolute),
         "gap",
         "mean distance of selection rates from their mean",
-        PAPER,
+        PAPER_TABLE,
         most=0.5,
     ),
     Metric(
@@ -201,7 +201,7 @@ _ALL = (
         _sum(mean_absolute, 0.5),
         "gap",
         "mean distance of true and of false positive rates from their means, averaged",
-        PAPER,
+        PAPER_TABLE,
         most=0.5,
     ),
     Metric(
@@ -210,7 +210,7 @@ _ALL = (
         _sum(mean_absolute, 0.5),
         "gap",
         "mean distance of the share with label 1 from its mean, given either prediction, averaged",
-        PAPER,
+        PAPER_TABLE,
         most=0.5,
     ),
     Metric(
@@ -245,7 +245,7 @@ _ALL = (
     Metric(
         "accuracy_difference",
         ("accuracy",),
-        _largest_difference,
+        _worst_difference,
         "largest",
         "difference in accuracy: largest minus smallest",
         "the paper",
@@ -450,10 +450,10 @@ def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
         return IntervalEstimate(value)
     # -log(smallest / largest) is the largest difference of the logarithms
     if metric.kind == "ratio":
-        least, most = largest(views.drawn_by(resampled_rates, metric, log=True), level)
+        least, most = largest_difference(views.drawn_by(resampled_rates, metric, log=True), level)
         return IntervalEstimate.within(value, (math.exp(-most), math.exp(-least)))
     if metric.kind == "largest":
-        low, high = largest(views.drawn_by(resampled_rates, metric), level)
+        low, high = largest_difference(views.drawn_by(resampled_rates, metric), level)
     else:
         low, high = around(value, metric.form(views.drawn_by(rate_noise, metric)), level)
     return IntervalEstimate.within(value, (low, min(high, metric.most)))
