@@ -7,8 +7,8 @@
   but 0.
 - The largest difference of two groups has simultaneous intervals of all differences, each as wide
   as its own standard error asks, so that a small, noisy group does not hide that two large ones
-  differ (`largest_difference`). Their common factor is a quantile of the largest studentized difference in
-  draws (`resampled_rates`).
+  differ (`largest_difference`). Their common factor is a quantile of the largest studentized
+  difference in draws (`resampled_rates`).
 - Other numbers h that measure how far apart the groups are (mean absolute gaps, sums of gaps) are
   seminorms of the rates, so that |h(r^) - h(r)| <= h(r^ - r): plus and minus a quantile of h of
   resampled noise (`around`).

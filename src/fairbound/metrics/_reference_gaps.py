@@ -1,5 +1,5 @@
-"""Error rates of every group against those of a reference group: differences and ratios, each with
-its interval.
+"""Rates of every group against those of a reference group, error rates or selection rates:
+differences and ratios, each with its interval.
 
 Both intervals are the middle of draws of what the two true rates may be (`intervals.percentile`).
 They hold for one comparison alone; of many groups some differ by chance. `beyond_chance` therefore
@@ -53,8 +53,17 @@ def reference_gaps(
     seed: int = 0,
     min_size: int = 0,
 ) -> dict[str, dict[str, ReferenceGap]]:
-    """Name of the group -> error rate -> its gap, for the groups of at least `min_size` examples
-    that have the rate.
+    """Name of the group -> rate -> its gap, for the groups of at least `min_size` examples that
+    have the rate.
+
+    Args:
+        counts: group x label x prediction.
+        reference: name of the group that the others are compared with.
+        compared_rates: the rates that are compared.
+        level: of the intervals, each for one comparison alone.
+        draws: of what the two true rates may be; many groups get fewer.
+        seed: of the draws.
+        min_size: examples of a group that is compared.
 
     >>> compas = Counts.from_cells(
     ...     {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
