@@ -341,7 +341,7 @@ def _reference(counts: Counts, reference: str | None, min_size: int, labeled: bo
         return counts.names[counts.numbered(None)]
     sizes = counts.sizes()
     if reference is None:
-        selected = counts.rates().values[NAMES.index("positive_rate")]
+        selected = counts.rates().named("positive_rate").values
         compared = (sizes >= max(min_size, 1)) & (counts.weight.sum((1, 2)) > 0)
         return counts.names[int(torch.where(compared, selected, -1.0).argmax())]
     if reference not in counts.names:

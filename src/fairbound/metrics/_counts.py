@@ -58,6 +58,12 @@ class Rates(NamedTuple):
     successes: Tensor  # (rates, G) in effective examples: weights make fewer of them
     trials: Tensor  # (rates, G)
 
+    def named(self, name: str) -> Rates:
+        """One of the rates, (G,) each."""
+        if name not in NAMES:
+            raise ValueError(f"no rate is called {name!r}; there are {', '.join(NAMES)}")
+        return Rates(*(part[NAMES.index(name)] for part in self))
+
 
 @dataclass(frozen=True, eq=False)
 class Counts:
@@ -162,13 +168,9 @@ class Counts:
 
     def rate(self, name: str) -> tuple[float | None, ...]:
         """One rate of every group; None where no example is in its denominator."""
-        if name not in NAMES:
-            raise ValueError(f"no rate is called {name!r}; there are {', '.join(NAMES)}")
-        rates, at = self.rates(), NAMES.index(name)
-        return tuple(
-            v if ok else None
-            for v, ok in zip(rates.values[at].tolist(), rates.defined[at].tolist(), strict=True)
-        )
+        rate = self.rates().named(name)
+        known = zip(rate.values.tolist(), rate.defined.tolist(), strict=True)
+        return tuple(value if defined else None for value, defined in known)
 
     def sizes(self) -> Tensor:
         """(G,) examples of every group."""

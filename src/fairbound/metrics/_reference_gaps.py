@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 
-from fairbound.metrics._counts import NAMES, Counts
+from fairbound.metrics._counts import Counts
 from fairbound.metrics._intervals import (
     DRAWS,
     UNDEFINED,
@@ -78,14 +78,14 @@ def reference_gaps(
     compared = [g for g in order if g != at and sizes[g] >= max(min_size, 1)]
     gaps: dict[str, dict[str, ReferenceGap]] = {counts.names[g]: {} for g in compared}
     rates, rng = counts.rates(), np.random.default_rng(seed)
-    for rate in compared_rates:
-        row = NAMES.index(rate)
-        groups = [g for g in compared if rates.defined[row, g]]
-        if not groups or not rates.defined[row, at]:
+    for name in compared_rates:
+        rate = rates.named(name)
+        groups = [g for g in compared if rate.defined[g]]
+        if not groups or not rate.defined[at]:
             continue
-        value, base = rates.values[row, groups], rates.values[row, at]
+        value, base = rate.values[groups], rate.values[at]
         both = torch.tensor([*groups, at])
-        drawn = beta_draws(rates.successes[row, both], rates.trials[row, both], draws, rng)
+        drawn = beta_draws(rate.successes[both], rate.trials[both], draws, rng)
         difference, ratio = drawn[:, :-1] - drawn[:, -1:], drawn[:, :-1] / drawn[:, -1:]
         tail = 2 * ndtr(-(difference.mean(0).abs() / difference.std(0)).numpy()) * len(groups)
         defined = torch.ones(len(groups), dtype=torch.bool)
@@ -98,5 +98,5 @@ def reference_gaps(
         )
         for gap, over, is_clear, g in pairs:
             beyond_chance = bool(is_clear) and not gap.low <= 0 <= gap.high  # type: ignore[operator]
-            gaps[counts.names[g]][rate] = ReferenceGap(gap, over, beyond_chance)
+            gaps[counts.names[g]][name] = ReferenceGap(gap, over, beyond_chance)
     return gaps

@@ -360,10 +360,12 @@ def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
             continue
         apart = torch.stack([metric.form([part]) for part in parts])
         worst = apart.argmin() if metric.kind == "ratio" else apart.argmax()
-        at = NAMES.index(metric.rates[int(worst)])
-        value, defined = rates.values[at], rates.defined[at]
-        ends = int(value.where(defined, -1.0).argmax()), int(value.where(defined, 2.0).argmin())
-        pairs[metric.name] = group_pair(NAMES[at], counts.names, value, among[at], ends)
+        name = metric.rates[int(worst)]
+        rate = rates.named(name)
+        high = int(rate.values.where(rate.defined, -1.0).argmax())
+        low = int(rate.values.where(rate.defined, 2.0).argmin())
+        examples = among[NAMES.index(name)]
+        pairs[metric.name] = group_pair(name, counts.names, rate.values, examples, (high, low))
     return pairs
 
 
@@ -371,12 +373,12 @@ def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[Interv
     """Every rate of every group with its interval, by the name of the rate and in the order of the
     groups."""
     check_level(level)
-    rates = counts.rates()
-    low, high = wilson(rates.values, rates.trials, level)
-    return {
-        name: estimates(rates.values[i], (low[i], high[i]), rates.defined[i])
-        for i, name in enumerate(NAMES)
-    }
+    every, estimated = counts.rates(), {}
+    for name in NAMES:
+        rate = every.named(name)
+        ends = wilson(rate.values, rate.trials, level)
+        estimated[name] = estimates(rate.values, ends, rate.defined)
+    return estimated
 
 
 class _Views:
@@ -408,24 +410,23 @@ class _Views:
     def parts(self, metric: Metric) -> list[Tensor] | None:
         """The rates that the metric reads, of the groups that have them; None where it is
         undefined."""
-        rates = self.rates[metric.view]
-        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.rates)]
+        chosen = [self.rates[metric.view].named(name) for name in metric.rates]
         fewest = 1 if metric.view == "overall" else 2
         if metric.groups == "two" and self.present != 2:
             return None
-        if any(int(defined.sum()) < fewest for _, defined in chosen):
+        if any(int(rate.defined.sum()) < fewest for rate in chosen):
             return None
-        return [value[defined] for value, defined in chosen]
+        return [rate.values[rate.defined] for rate in chosen]
 
     def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate
         share it."""
-        rates, drawn = self.rates[metric.view], []
+        drawn = []
         for name in metric.rates:
             key = (draw, metric.view, name, *settings)
             if key not in self.drawn:
-                i = NAMES.index(name)
-                counted = (part[i][rates.defined[i]] for part in (rates.successes, rates.trials))
+                rate = self.rates[metric.view].named(name)
+                counted = rate.successes[rate.defined], rate.trials[rate.defined]
                 self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
             drawn.append(self.drawn[key])
         return drawn
@@ -442,7 +443,7 @@ def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
     if value is None or parts is None:
         return UNDEFINED
     if metric.kind == "rate":
-        trials = views.rates[metric.view].trials[NAMES.index(metric.rates[0])]
+        trials = views.rates[metric.view].named(metric.rates[0]).trials
         return IntervalEstimate(value, *(float(end) for end in wilson(parts[0], trials, level)))
     if metric.kind == "signed":
         return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)
