@@ -3,10 +3,12 @@ they name exist."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
 import re
 import sys
+import types
 from collections.abc import Callable
 from contextlib import chdir, redirect_stdout
 from itertools import combinations
@@ -203,6 +205,56 @@ def test_a_public_name_has_an_example_and_says_what_its_parameters_are(name: str
     assert re.search(rf"[ .]{fairbound._HOME[name]}[ \n]", page), (
         "no page of the API has its module"
     )
+
+
+DESCRIBED = ("metrics", "auditing")  # the packages whose public names are held to the two tests
+# a docstring that begins so is a fragment: it does not say what is returned or done
+FRAGMENTS = {
+    *("And", "As", "At", "Because", "By", "For", "From", "In", "Of", "On", "Or", "To"),
+    *("Where", "Whether", "With", "Without"),
+}
+
+
+def public_callables(package: str) -> dict[str, Any]:
+    """The functions, classes and public methods that a package and its public modules define."""
+    folder = Path(fairbound.__file__).parent / package
+    listed: dict[str, Any] = {}
+    for path in folder.glob("[!_]*.py"):
+        module = importlib.import_module(f"fairbound.{package}.{path.stem}")
+        public = {k: v for k, v in vars(module).items() if k[0] != "_" and callable(v)}
+        listed |= {k: v for k, v in public.items() if v.__module__ == module.__name__}
+    module = importlib.import_module(f"fairbound.{package}")
+    listed |= {name: getattr(module, name) for name in module.__all__}
+    listed = {name: thing for name, thing in listed.items() if callable(thing)}
+    methods = {
+        f"{name}.{key}": getattr(thing, key)
+        for name, thing in listed.items()
+        if inspect.isclass(thing)
+        for key, part in vars(thing).items()
+        if key[0] != "_" and isinstance(part, types.FunctionType | staticmethod | classmethod)
+    }
+    return listed | methods
+
+
+@pytest.mark.parametrize("package", DESCRIBED)
+def test_three_or_more_parameters_are_all_described(package: str) -> None:
+    missing = {}
+    for name, thing in public_callables(package).items():
+        if not inspect.isroutine(thing):
+            continue
+        parameters = [key for key in inspect.signature(thing).parameters if key != "self"]
+        _, _, section = (inspect.getdoc(thing) or "").partition("\nArgs:\n")
+        absent = [key for key in parameters if f"    {key}: " not in f"\n{section}"]
+        if len(parameters) >= 3 and absent:
+            missing[name] = absent
+    assert not missing
+
+
+@pytest.mark.parametrize("package", DESCRIBED)
+def test_docstrings_are_no_fragments(package: str) -> None:
+    first = {name: inspect.getdoc(thing) or "" for name, thing in public_callables(package).items()}
+    assert [name for name, text in first.items() if not text] == []
+    assert [name for name, text in first.items() if text.split()[0] in FRAGMENTS] == []
 
 
 @pytest.mark.parametrize(

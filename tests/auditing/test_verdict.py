@@ -316,7 +316,7 @@ REFUSED = {
         constraints.demographic_parity(2, bound=0.1),
         [0, 1],
         {"outputs": [math.inf, 1.0]},
-        "1 outputs",
+        "1 of 2 outputs",
     ),
     "lengths": (two(0.1), [0, 1, 1], {"losses": [1.0, 2.0]}, "lengths differ: losses 2, groups 3"),
     "no groups": (two(0.1), None, {"losses": [1.0, 2.0]}, "about groups"),

@@ -11,12 +11,12 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from fairbound.metrics._roc import (
-    MAX_POINTS,
+    MAX_CURVE_POINTS,
     auc,
     auc_difference,
     auc_intervals,
     bin_edges,
-    calibration,
+    calibration_by_group,
     roc_curve,
 )
 from fairbound.metrics._scores import Scores
@@ -52,7 +52,7 @@ def test_auc_and_curves_are_those_of_scikit_learn(kind: str, weighted: bool) -> 
             y[own], score[own], sample_weight=sample, drop_intermediate=False
         )
         curve = np.array(roc_curve(scores, k))
-        assert len(curve) == min(len(fpr), MAX_POINTS)
+        assert len(curve) == min(len(fpr), MAX_CURVE_POINTS)
         at = np.linspace(0, len(fpr) - 1, len(curve)).round().astype(int)
         assert curve == pytest.approx(np.c_[fpr, tpr][at], abs=1e-12)
 
@@ -60,7 +60,7 @@ def test_auc_and_curves_are_those_of_scikit_learn(kind: str, weighted: bool) -> 
 def test_calibration_is_that_of_scikit_learn() -> None:
     for kind in ("continuous", "tied"):
         score, y, g, _ = examples(kind)
-        found = calibration(Scores.of(score, g, y))
+        found = calibration_by_group(Scores.of(score, g, y))
         for k in range(3):
             share, mean = calibration_curve(y[g == k], score[g == k], n_bins=10)
             assert [one.rate.value for one in found[k]] == pytest.approx(share.tolist(), abs=1e-12)
@@ -74,7 +74,7 @@ def test_whole_numbers_have_bins_of_their_own() -> None:
     assert bin_edges(torch.tensor(score), 40).tolist() == [
         low + 0.5 for low in range(int(score.min()) - 1, 11)
     ]
-    found = calibration(Scores.of(score, g, y, weights=w))
+    found = calibration_by_group(Scores.of(score, g, y, weights=w))
     for one in found[1]:
         own = (g == 1) & (score == one.score)
         assert one.examples == own.sum()

@@ -153,15 +153,15 @@ def audit_columns(
 
 def _labels(column: NDArray[Any], name: str, positive: Any) -> tuple[NDArray[np.int64], str]:
     """(n,) labels as 0 and 1, and a note where they had several classes."""
-    values = different_values(column, name)
-    classes = len(values)
-    if positive is not None and classes > 2:
-        note = f"the label {name!r} has {classes} classes: {positive} counts as 1, all others as 0"
-        return one_against_rest(column, name, positive), note
-    if classes > 2 and (classes <= MAX_CLASSES or isinstance(values[-1], str)):
+    classes = different_values(column, name)
+    if positive is not None and len(classes) > 2:
+        note = f"{len(classes)} classes: {positive} counts as 1, all others as 0"
+        return one_against_rest(column, name, positive), f"the label {name!r} has {note}"
+    if len(classes) > 2 and (len(classes) <= MAX_CLASSES or isinstance(classes[-1], str)):
         raise ValueError(
-            f"the column {name!r} is not binary: {classes} different values in {len(column)} rows;"
-            f" name the one that counts as 1, against the rest: `positive={values[-1]!r}`"
+            f"the column {name!r} is not binary: {len(classes)} different values in {len(column)}"
+            " rows; name the one that counts as 1, against the rest:"
+            f" `positive={classes[-1]!r}`"
         )
     return binary(column, name, positive), ""
 

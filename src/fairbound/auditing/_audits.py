@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -40,7 +40,6 @@ from fairbound.metrics.fairness_metrics import (
     GroupPair,
     group_pairs,
     group_rates,
-    largest_group,
     metric_intervals,
 )
 
@@ -200,17 +199,14 @@ def audit(
     """
     labeled = labels is not None
     g, names = group_numbers(groups, names) if labeled else _known(groups, names)
+    by_median = not labeled and threshold is None
     examples = _checked(labels, g, predictions, scores, threshold, weights)
-    counts = Counts.of(
-        examples.labels,
-        examples.predictions,
-        examples.groups,
-        weights=examples.weights,
-        names=names,
-    )
+    y, decided, group, score, w, threshold = examples
+    counts = Counts.of(y, decided, group, weights=w, names=names)
     if min_size is None:
         min_size = 0 if labeled else math.ceil(SMALL_SHARE * len(g))
     min_size, notes = _compared(counts, min_size)
+    notes += one_sided(y, decided, score) if labeled else _unlabeled(examples, len(g), by_median)
     reference = _reference(counts, reference, min_size, labeled)
     # without intervals, what needs draws gets few of them
     settings: dict[str, Any] = {"level": level, "draws": draws if intervals else 10, "seed": seed}
@@ -221,39 +217,31 @@ def audit(
             f"there are more than {MANY_GROUPS:,} groups: the gaps between their rates have no"
             " intervals"
         )
-    if labeled:
-        notes += one_sided(examples.labels, examples.predictions, examples.scores)
-    else:
-        notes += _unlabeled(examples, len(g), by_median=threshold is None)
-        metrics = {
-            name: estimate
-            for name, estimate in metrics.items()
-            if set(METRICS[name].rates) <= {*WITHOUT_LABELS}
-        }
-        rates = {name: rates[name] for name in WITHOUT_LABELS}
+    known_rates, compared_rates = (NAMES, ERROR_RATES) if labeled else (WITHOUT_LABELS,) * 2
+    metrics = {
+        name: estimate
+        for name, estimate in metrics.items()
+        if set(METRICS[name].rates) <= {*known_rates}
+    }
     if alike := near_equal_note(names, " x ".join(attributes)):
         notes.append(alike)
-    compared_rates: Sequence[str] = ERROR_RATES if labeled else WITHOUT_LABELS
     gaps = reference_gaps(counts, reference, compared_rates, min_size=min_size, **settings)
     scored = ScoreAudit([{} for _ in names])
-    if examples.scores is not None:
+    if score is not None:
         scored = audit_scores(
-            examples.scores,
-            examples.labels if labeled else None,
-            examples.groups,
-            examples.weights,
+            score,
+            y if labeled else None,
+            group,
+            w,
             counts,
             reference,
             min_size,
             settings,
         )
-    if not intervals:
-        metrics, rates, gaps = values_only(metrics), values_only(rates), values_only(gaps)
-        scored.metrics, scored.groups = values_only(scored.metrics), values_only(scored.groups)
     pairs = {name: pair for name, pair in group_pairs(counts, min_size).items() if name in metrics}
-    return Audit(
+    audited = Audit(
         attributes=tuple(attributes),
-        examples=len(examples.labels),
+        examples=len(group),
         reference=reference,
         level=level,
         metrics=metrics | scored.metrics,
@@ -262,7 +250,7 @@ def audit(
                 name,
                 size,
                 _cells(table, labeled),
-                {rate: estimates[i] for rate, estimates in rates.items()},
+                {rate: rates[rate][i] for rate in known_rates},
                 gaps.get(name, {}),
                 **scored.groups[i],
             )
@@ -272,14 +260,15 @@ def audit(
         ),
         pairs=pairs | scored.pairs,
         min_size=min_size,
-        threshold=examples.threshold,
+        threshold=threshold,
         bins=scored.bins,
         probabilities=scored.probabilities,
         dropped=int((g < 0).sum()),
-        weighted=weights is not None,
+        weighted=w is not None,
         source=source,
         notes=(*one_group(counts), *notes, *scored.notes),
     )
+    return audited if intervals else values_only(audited)
 
 
 def values_only(measured: Any) -> Any:
@@ -288,12 +277,15 @@ def values_only(measured: Any) -> Any:
         return IntervalEstimate(measured.value)
     if isinstance(measured, ReferenceGap):
         return ReferenceGap(values_only(measured.difference), values_only(measured.ratio), False)
+    if isinstance(measured, Audit | GroupAudit):
+        parts = {part.name: values_only(getattr(measured, part.name)) for part in fields(measured)}
+        return replace(measured, **parts)
     if isinstance(measured, CalibrationBin):
         return measured._replace(rate=values_only(measured.rate))
     if isinstance(measured, Mapping):
         return {name: values_only(part) for name, part in measured.items()}
-    if isinstance(measured, list | tuple):
-        return type(measured)(map(values_only, measured))
+    if type(measured) is tuple:
+        return tuple(map(values_only, measured))
     return measured
 
 
@@ -329,10 +321,10 @@ def _compared(counts: Counts, min_size: int) -> tuple[int, list[str]]:
 def _reference(counts: Counts, reference: str | None, min_size: int, labeled: bool) -> str:
     """The group that the others are compared with."""
     if reference is None and labeled:
-        return largest_group(counts)
+        return counts.names[counts.numbered(None)]
     sizes = counts.sizes()
     if reference is None:
-        selected = counts.rates().values[NAMES.index("positive_rate")]
+        selected = counts.rates().named("positive_rate").values
         compared = (sizes >= max(min_size, 1)) & (counts.weight.sum((1, 2)) > 0)
         return counts.names[int(torch.where(compared, selected, -1.0).argmax())]
     if reference not in counts.names:

@@ -24,38 +24,35 @@ MIN_EXAMPLES = 30  # effective examples of a cell: with fewer, spread and skewne
 
 
 class HeldOut(NamedTuple):
-    """The held-out examples; None where it was not given."""
+    """The held-out examples; None is a column that was not given."""
 
     groups: Any  # (n,) numbers or text, or a mapping of such columns
-    losses: Tensor | None  # (n,)
-    predictions: Tensor | None  # (n,) decisions
-    outputs: Tensor | None  # (n, ...) logits
-    labels: Tensor | None  # (n,)
     weight: Tensor  # (n,)
+    losses: Tensor | None = None  # (n,)
+    predictions: Tensor | None = None  # (n,) decisions
+    outputs: Tensor | None = None  # (n, ...) logits
+    labels: Tensor | None = None  # (n,)
 
     @staticmethod
-    def of(
-        groups: Any, losses: Any, predictions: Any, outputs: Any, labels: Any, weight: Any
-    ) -> HeldOut:
-        given = {
-            "losses": None if losses is None else _finite(losses, "losses"),
-            "predictions": None if predictions is None else as_vector(predictions).cpu(),
-            "outputs": None if outputs is None else _logits(outputs),
-            "labels": None if labels is None else as_vector(labels).cpu(),
-            "weight": None if weight is None else as_weights(weight).cpu(),
+    def of(groups: Any, **columns: Any) -> HeldOut:
+        """The examples of these columns: losses, predictions, outputs, labels and weight."""
+        read = {"losses": _losses, "outputs": _logits, "weight": as_weights}
+        tensors = {
+            name: read.get(name, as_vector)(column).cpu()
+            for name, column in columns.items()
+            if column is not None
         }
-        if given["losses"] is None and given["predictions"] is None and given["outputs"] is None:
+        if not tensors.keys() & {"losses", "predictions", "outputs"}:
             raise ValueError(
                 "a verdict needs values; give losses=, predictions= (decisions) or outputs="
             )
         if hasattr(groups, "columns"):  # a data frame
             groups = {str(name): groups[name] for name in groups.columns}
-        columns = dict(groups) if isinstance(groups, Mapping) else {"groups": groups}
-        known = {name: column for name, column in (given | columns).items() if column is not None}
+        named = groups if isinstance(groups, Mapping) else {"groups": groups}
+        known = tensors | {name: column for name, column in named.items() if column is not None}
         same_length(**known)
-        if given["weight"] is None:
-            given["weight"] = torch.ones(len(next(iter(known.values()))), dtype=torch.float64)
-        return HeldOut(groups, **given)  # type: ignore[arg-type]
+        n = len(next(iter(known.values())))
+        return HeldOut(groups, **{"weight": torch.ones(n, dtype=torch.float64)} | tensors)
 
     @property
     def size(self) -> int:
@@ -85,13 +82,15 @@ class HeldOut(NamedTuple):
                 " probabilities, and as logits all of them would be positive decisions; give"
                 " predictions=, e.g. p > 0.5"
             )
-        found = statistic(outputs, torch.zeros(self.size) if self.labels is None else self.labels)
-        if found.numel() != self.size:
+        labels = torch.zeros(self.size) if self.labels is None else self.labels
+        measured = statistic(outputs, labels)
+        if measured.numel() != self.size:
             raise ValueError(
                 f"the statistic of {constraint.names[0]!r} must be one number per example, got"
-                f" {tuple(found.shape)}"
+                f" {tuple(measured.shape)}"
             )
-        return _finite(found, f"values of {constraint.names[0]!r}")
+        measured = as_vector(measured).double().cpu()
+        return _finite(measured, f"values of {constraint.names[0]!r}")
 
     def codes(self, constraint: Constraint) -> Tensor:
         """(n,) the group 0, 1, ... of every example in the constraint's column, -1 for none."""
@@ -136,28 +135,26 @@ def _needed(column: Tensor | None, name: str, what: str, constraint: Constraint)
     return column
 
 
-def _finite(values: Any, what: str) -> Tensor:
-    numbers = as_vector(values).double().cpu()
-    bad = int((~torch.isfinite(numbers)).sum())
-    if bad:
-        raise ValueError(
-            f"{bad} of {len(numbers)} {what} are NaN or infinite; a mean over them means nothing"
-        )
-    return numbers
+def _losses(losses: Any) -> Tensor:
+    return _finite(as_vector(losses).double(), "losses")
 
 
 def _logits(outputs: Any) -> Tensor:
-    tensor = (
-        outputs.detach().cpu()
-        if isinstance(outputs, Tensor)
-        else torch.from_numpy(np.array(outputs, dtype=float))
-    )
+    if not isinstance(outputs, Tensor):
+        outputs = torch.from_numpy(np.array(outputs, dtype=float))
+    tensor = outputs.detach()
     if tensor.ndim == 0:
         raise ValueError("outputs must be one or several numbers per example, got a single number")
-    bad = int((~torch.isfinite(tensor)).sum())
+    return _finite(tensor, "outputs")
+
+
+def _finite(values: Tensor, what: str) -> Tensor:
+    bad = int((~torch.isfinite(values)).sum())
     if bad:
-        raise ValueError(f"{bad} outputs are NaN or infinite; their decisions mean nothing")
-    return tensor
+        raise ValueError(
+            f"{bad} of {values.numel()} {what} are NaN or infinite; drop those examples"
+        )
+    return values
 
 
 def _checked_numbers(numbers: Tensor, constraint: Constraint) -> Tensor:
@@ -177,22 +174,24 @@ class CellSummary(NamedTuple):
     """One cell of one constraint."""
 
     name: str
-    examples: int
-    effective: float  # equivalent number of unweighted examples: (sum w)^2 / sum w^2
-    mean: float
-    error: float  # standard error of the mean
-    skewness: float  # of the mean
     is_rate: bool  # whether the mean is a share of examples
     problem: str  # why there is no decision on it; else empty
+    examples: int = 0
+    effective: float = 0.0  # equivalent number of unweighted examples: (sum w)^2 / sum w^2
+    mean: float = 0.0
+    error: float = 0.0  # standard error of the mean
+    skewness: float = 0.0  # of the mean
 
 
 class CellSummaries(NamedTuple):
     """The cells of all constraints, one after the other."""
 
     cells: list[CellSummary]
-    mean: Tensor  # (K,) 0 where there are no examples
-    error: Tensor  # (K,)
     correlation: Tensor  # (K, K) of the means: one example may be in cells of several constraints
+
+    def column(self, name: str) -> Tensor:
+        """(K,) one of the numbers of every cell, by the name of its field."""
+        return torch.tensor([getattr(cell, name) for cell in self.cells], dtype=torch.float64)
 
 
 def summarize(constraints: Sequence[Constraint], held_out: HeldOut) -> CellSummaries:
@@ -206,30 +205,24 @@ def summarize(constraints: Sequence[Constraint], held_out: HeldOut) -> CellSumma
         members = constraint.cells.bind(held_out.codes(constraint), held_out.labels).examples
         for cell, inside in zip(constraint.cells.items, members, strict=True):
             place = inside[held_out.weight[inside] > 0]
-            summary, influence = _summary(cell.name, values[place], held_out.weight[place], is_rate)
-            cells.append(summary)
+            weight = held_out.weight[place]
+            share = weight / weight.sum()
+            mean = float(share @ values[place])
+            mean = min(max(mean, 0.0), 1.0) if is_rate else mean  # rounding
+            influence = share * (values[place] - mean)
+            cells.append(_summary(cell.name, values[place], share, mean, influence, is_rate))
             places.append(place)
             influences.append(influence)
-    mean = torch.tensor([cell.mean for cell in cells], dtype=torch.float64)
-    error = torch.tensor([cell.error for cell in cells], dtype=torch.float64)
-    return CellSummaries(cells, mean, error, _correlation(places, influences, held_out.size))
+    return CellSummaries(cells, _correlation(places, influences, held_out.size))
 
 
 def _summary(
-    name: str, values: Tensor, weight: Tensor, is_rate: bool
-) -> tuple[CellSummary, Tensor]:
-    """A cell, and the influence of each of its examples on the mean."""
+    name: str, values: Tensor, share: Tensor, mean: float, influence: Tensor, is_rate: bool
+) -> CellSummary:
+    """A cell, from its values, their shares of the weight, and their influence on the mean."""
     if len(values) == 0:
-        return (
-            CellSummary(name, 0, 0.0, 0.0, 0.0, 0.0, is_rate, f"{name!r} has no examples"),
-            values,
-        )
-    share = weight / weight.sum()
-    effective = 1 / float(share.square().sum())
-    mean = float(share @ values)
-    mean = min(max(mean, 0.0), 1.0) if is_rate else mean  # rounding
-    influence = share * (values - mean)
-    square = float(influence.square().sum())
+        return CellSummary(name, is_rate, f"{name!r} has no examples")
+    effective, square = 1 / float(share.square().sum()), float(influence.square().sum())
     error, skewness = 0.0, 0.0
     if effective > 2 and square > 0:
         error = (square * effective / (effective - 1)) ** 0.5
@@ -246,10 +239,7 @@ def _summary(
         shrunk = (mean * effective + 1) / (effective + 2)
         error = (shrunk * (1 - shrunk) / (effective + 2)) ** 0.5
     problem = _problem(name, len(values), effective, constant and not is_rate)
-    return (
-        CellSummary(name, len(values), effective, mean, error, skewness, is_rate, problem),
-        influence,
-    )
+    return CellSummary(name, is_rate, problem, len(values), effective, mean, error, skewness)
 
 
 def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
@@ -271,7 +261,7 @@ def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
 
 
 def _correlation(places: Sequence[Tensor], influences: Sequence[Tensor], size: int) -> Tensor:
-    """Of cell means, from the examples that two cells share."""
+    """(K, K) correlations of cell means, from the examples that two cells share."""
     K = len(places)
     correlation = torch.eye(K, dtype=torch.float64)
     length = [float(influence.square().sum()) ** 0.5 for influence in influences]

@@ -51,6 +51,12 @@ def compare(
 ) -> Comparison:
     """The change of every metric, and of every rate of the groups that both audits have.
 
+    Args:
+        first: the audit of the first model or date.
+        second: an audit by the same attributes and with the same level.
+        names: of the two models, columns or files.
+        notes: sentences that are shown on top of the page.
+
     >>> from fairbound.auditing import audit
     >>> labels, groups = [1, 0, 1, 0] * 50, ["a", "a", "b", "b"] * 50
     >>> old = audit(labels, groups, predictions=[1, 1, 0, 0] * 50, draws=500)
@@ -71,11 +77,11 @@ def compare(
     if len(set(names)) < 2:
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
     both = [name for name in first.metrics if name in second.metrics]
-    own, others = ({group.name: group for group in one.groups} for one in (first, second))
-    shared = [name for name in own if name in others]
+    mine, others = ({group.name: group for group in audit.groups} for audit in (first, second))
+    shared = [name for name in mine if name in others]
     if not shared:
         raise ValueError(
-            f"no group is in both: {names[0]} has {listing(map(repr, own), 3)}, {names[1]}"
+            f"no group is in both: {names[0]} has {listing(map(repr, mine), 3)}, {names[1]}"
             f" {listing(map(repr, others), 3)}; groups are matched by name"
         )
     return Comparison(
@@ -83,9 +89,9 @@ def compare(
         second,
         names,
         {name: change(first.metrics[name], second.metrics[name]) for name in both},
-        {name: _group_change(own[name], others[name]) for name in shared},
-        tuple(name for name in own if name not in others),
-        tuple(name for name in others if name not in own),
+        {name: _group_change(mine[name], others[name]) for name in shared},
+        tuple(name for name in mine if name not in others),
+        tuple(name for name in others if name not in mine),
         tuple(notes),
     )
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -37,14 +37,12 @@ import torch
 from scipy.special import ndtr, ndtri, stdtrit
 from torch import Tensor
 
-from fairbound.auditing._cell_summaries import MIN_EXAMPLES, CellSummaries, CellSummary
+from fairbound.auditing._cell_summaries import MIN_EXAMPLES, CellSummaries
 from fairbound.constraints._constraint import Constraint
-from fairbound.metrics._intervals import quantile
+from fairbound.metrics._intervals import DRAWS, MAX_DRAWN, quantile
 
 Decision = Literal["holds", "violated", "undecided"]
 POWER = 0.8  # probability of a decision with `Gap.needed` examples
-DRAWS = 10_000  # of the largest studentized gap
-MAX_DRAWN = 4_000_000  # numbers at a time
 
 # The third moment of a small skewed sample is too small on average; of n examples it is taken for
 # (1 + 5 / n) times larger. Chosen between 0 and 10 with exponential, uniform and census losses, 30
@@ -88,58 +86,61 @@ class _Noise(NamedTuple):
     below: Tensor  # (m,)
 
 
-def decide(
+def decide_gaps(
     constraints: Sequence[Constraint],
     names: Sequence[str],
-    found: CellSummaries,
+    summaries: CellSummaries,
     level: float,
     seed: int,
 ) -> tuple[Gap, ...]:
     """Every row of the constraints."""
     contrast = torch.block_diag(*(constraint.contrast.matrix() for constraint in constraints))
     bound = torch.cat([constraint.bound.double().cpu() for constraint in constraints]).tolist()
-    problem = torch.tensor([bool(cell.problem) for cell in found.cells])
+    problem = torch.tensor([bool(cell.problem) for cell in summaries.cells])
     usable = ~((contrast != 0) & problem).any(1)
-    noise = _noise(found, contrast, usable, level, seed)
-    estimate = (contrast @ found.mean).tolist()
-    scarcest = (contrast * found.error).square().argmax(1).tolist()
+    noise = _noise(summaries, contrast, usable, level, seed)
+    estimate = (contrast @ summaries.column("mean")).tolist()
+    scarcest = (contrast * summaries.column("error")).square().argmax(1).tolist()
     gaps = []
     for i, name in enumerate(names):
-        minimum = bool((contrast[i] <= 0).all())
+        cells = [summaries.cells[k] for k in contrast[i].nonzero().flatten().tolist()]
+        problematic = [cell for cell in cells if cell.problem]
+        cell = min(problematic, key=lambda cell: cell.effective, default=None)
+        cell = cell or summaries.cells[scarcest[i]]
+        gap = Gap(
+            name,
+            estimate[i] if all(cell.examples > 0 for cell in cells) else None,
+            bound[i],
+            minimum=bool((contrast[i] <= 0).all()),
+            cell=cell.name,
+            examples=cell.examples,
+            reason=cell.problem,
+        )
         if usable[i]:
-            own = _Noise(*(part[i] for part in noise))
-            gaps.append(
-                _decided(name, estimate[i], bound[i], minimum, own, found.cells[scarcest[i]])
-            )
-        else:
-            cells = [found.cells[k] for k in contrast[i].nonzero().flatten().tolist()]
-            gaps.append(_undecidable(name, estimate[i], bound[i], minimum, cells))
+            gap = _decided(gap, estimate[i], _Noise(*(part[i] for part in noise)))
+        gaps.append(gap)
     return tuple(gaps)
 
 
-def _undecidable(
-    name: str, estimate: float, bound: float, minimum: bool, cells: Sequence[CellSummary]
-) -> Gap:
-    """A gap that needs a cell with too few examples."""
-    cell = min((cell for cell in cells if cell.problem), key=lambda cell: cell.effective)
-    known = estimate if all(cell.examples > 0 for cell in cells) else None
-    return Gap(name, known, bound, minimum, cell.name, cell.examples, reason=cell.problem)
-
-
-def _decided(
-    name: str, estimate: float, bound: float, minimum: bool, noise: _Noise, scarcest: CellSummary
-) -> Gap:
+def _decided(gap: Gap, estimate: float, noise: _Noise) -> Gap:
+    """The gap with its limits, the decision, and how many examples would decide."""
     low, at_most = estimate - float(noise.below), estimate + float(noise.alone)
+    bound, examples, error = gap.bound, float(gap.examples), float(noise.error)
     decision: Decision = "violated" if low > bound else "holds" if at_most <= bound else "undecided"
-    examples, excess, error = float(scarcest.examples), estimate - bound, float(noise.error)
-    needed, between = examples, (examples, examples)
+    needed, between, excess = examples, (examples, examples), estimate - bound
     if decision == "undecided":
         needed, *ends = (examples * _times(excess + away, noise) for away in (0.0, -error, error))
         # at least one more than there are, as those have not decided
         between = max(examples + 1, min(ends)), math.inf if abs(excess) <= error else max(ends)
-    own = scarcest.name, scarcest.examples, decision, ""
-    limits = low, estimate + float(noise.above), at_most
-    return Gap(name, estimate, bound, minimum, *own, *limits, needed, between)
+    return replace(
+        gap,
+        decision=decision,
+        low=low,
+        high=estimate + float(noise.above),
+        at_most=at_most,
+        needed=needed,
+        needed_between=between,
+    )
 
 
 def _times(excess: float, noise: _Noise) -> float:
@@ -155,33 +156,34 @@ def _times(excess: float, noise: _Noise) -> float:
 
 
 def _noise(
-    found: CellSummaries, contrast: Tensor, usable: Tensor, level: float, seed: int
+    summaries: CellSummaries, contrast: Tensor, usable: Tensor, level: float, seed: int
 ) -> _Noise:
-    spread = contrast * found.error
-    error = _combined(spread, found.correlation)
+    spread = contrast * summaries.column("error")
+    error = _combined(spread, summaries.correlation)
     # cells with the same examples have no gap, and no noise
     noisy = usable & (error > 1e-9 * spread.abs().amax(1))
-    tail = _simultaneous_tail(spread[noisy] / error[noisy, None], found.correlation, level, seed)
-    alone, _ = _above_and_below(found, contrast, 1 - level)
-    return _Noise(error, alone, *_above_and_below(found, contrast, tail))
+    studentized = spread[noisy] / error[noisy, None]
+    tail = _simultaneous_tail(studentized, summaries.correlation, level, seed)
+    alone, _ = _above_and_below(summaries, contrast, 1 - level)
+    return _Noise(error, alone, *_above_and_below(summaries, contrast, tail))
 
 
-def _above_and_below(found: CellSummaries, contrast: Tensor, tail: float) -> tuple[Tensor, Tensor]:
+def _above_and_below(
+    summaries: CellSummaries, contrast: Tensor, tail: float
+) -> tuple[Tensor, Tensor]:
     """(m,) each: how far above and below its estimate every gap may lie, each except with
     probability `tail`."""
-    is_rate = torch.tensor([cell.is_rate for cell in found.cells])
-    n = torch.tensor(
-        [max(cell.effective, float(MIN_EXAMPLES)) for cell in found.cells], dtype=torch.float64
+    names = ("is_rate", "mean", "error", "effective", "skewness")
+    is_rate, mean, error, n, skewness = map(summaries.column, names)
+    is_rate, n = is_rate > 0, n.clamp(min=MIN_EXAMPLES)
+    p = torch.where(is_rate, mean, 0.5)
+    above = torch.where(is_rate, rate_above(p, n, tail), mean_above(error, skewness, n, tail))
+    below = torch.where(is_rate, rate_above(1 - p, n, tail), mean_above(error, -skewness, n, tail))
+    ups, downs = torch.where(contrast > 0, above, below), torch.where(contrast > 0, below, above)
+    return (
+        _combined(ups * contrast, summaries.correlation),
+        _combined(downs * contrast, summaries.correlation),
     )
-    skewness = torch.tensor([cell.skewness for cell in found.cells], dtype=torch.float64)
-    p = torch.where(is_rate, found.mean, 0.5)
-    above = torch.where(is_rate, rate_above(p, n, tail), mean_above(found.error, skewness, n, tail))
-    below = torch.where(
-        is_rate, rate_above(1 - p, n, tail), mean_above(found.error, -skewness, n, tail)
-    )
-    ups = torch.where(contrast > 0, above, below) * contrast
-    downs = torch.where(contrast > 0, below, above) * contrast
-    return _combined(ups, found.correlation), _combined(downs, found.correlation)
 
 
 def _combined(parts: Tensor, correlation: Tensor) -> Tensor:
@@ -210,7 +212,7 @@ def _simultaneous_tail(studentized: Tensor, correlation: Tensor, level: float, s
 
 
 def _distinct(rows: Tensor) -> Tensor:
-    """Without the rows that equal another or its opposite: A - B and B - A have the same error."""
+    """The rows that equal no other row or its opposite: A - B and B - A have the same error."""
     if len(rows) == 0:
         return rows
     largest = rows.gather(1, rows.abs().round(decimals=9).argmax(1, keepdim=True))
@@ -266,10 +268,13 @@ def examples_needed(
 ) -> int:
     """Examples in each of two groups of one size, for "holds" with probability `power`.
 
-    bound: on the difference of the two means.
-    gap: the true difference; half of the bound if not given.
-    deviation: standard deviation of the numbers in a group: at most 0.5 for a rate, about 0.5 for
-    cross-entropy.
+    Args:
+        bound: on the difference of the two means.
+        gap: the true difference; None: half of the bound.
+        deviation: standard deviation of the numbers in a group: at most 0.5 for a rate, about 0.5
+            for cross-entropy.
+        level: of confidence, between 0 and 1.
+        power: probability of the decision "holds", between 0 and 1.
 
     >>> examples_needed(0.05), examples_needed(0.005)
     (4947, 494605)

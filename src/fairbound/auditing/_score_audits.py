@@ -4,7 +4,7 @@ distances between their distributions, losses, ROC and AUC, calibration."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,13 +18,13 @@ from fairbound.metrics._roc import (
     auc,
     auc_difference,
     auc_intervals,
-    calibration,
+    calibration_by_group,
     histograms,
     roc_curve,
 )
 from fairbound.metrics._scores import Scores
-from fairbound.metrics._wasserstein import DRAWS, largest_w1, largest_wd
-from fairbound.metrics.fairness_metrics import GroupPair
+from fairbound.metrics._wasserstein import SCORE_DRAWS, largest_w1, largest_wd
+from fairbound.metrics.fairness_metrics import GroupPair, group_pair
 
 # groups, the largest, whose score histograms, ROC curves and calibration are kept
 MAX_CURVES = 1_000
@@ -83,7 +83,8 @@ def audit_scores(
     _add_to_groups(audit, "auc", auc_intervals(areas, settings["level"]))
     audit.metrics["auc_difference"], pair = auc_difference(compared, areas, **settings)
     _add_pair(audit, "auc_difference", "auc", pair, areas.value, counts)
-    for g, bins in zip(drawn, calibration(scores.only(drawn), settings["level"]), strict=True):
+    bins_of_groups = calibration_by_group(scores.only(drawn), settings["level"])
+    for g, bins in zip(drawn, bins_of_groups, strict=True):
         audit.groups[g] |= {"calibration": bins, "roc": roc_curve(scores, g)}
     if why_not:
         audit.notes.insert(0, why_not)
@@ -93,16 +94,11 @@ def audit_scores(
         ("calibration_gap", "calibration_difference", score - labels.double()),
     ):
         losses = Losses.of(measured, groups, weights=weights, names=counts.names)
-        losses = replace(losses, examples=losses.examples * large)
+        losses = losses._replace(examples=losses.examples * large)
         _add_to_groups(audit, name, group_loss_intervals(losses, **settings))
-        gaps = loss_gaps(losses, reference, **settings)
+        gaps, pair = loss_gaps(losses, reference, **settings)
         audit.metrics |= gaps if name == "loss" else {metric: gaps["largest_loss_gap"]}
-        usable = losses.comparable().nonzero().flatten().tolist()
-        ends = None
-        if len(usable) > 1:
-            mean = losses.mean[usable]
-            ends = usable[int(mean.argmax())], usable[int(mean.argmin())]
-        _add_pair(audit, metric, name, ends, losses.mean, counts)
+        _add_pair(audit, metric, name, pair, losses.mean, counts)
     return audit
 
 
@@ -113,7 +109,7 @@ def _add_distances(
     reference: str,
     settings: Mapping[str, Any],
 ) -> None:
-    resampling = {**settings, "draws": min(DRAWS, settings["draws"])}
+    resampling = {**settings, "draws": min(SCORE_DRAWS, settings["draws"])}
     audit.metrics["w1"], pair = largest_w1(scores, **resampling)
     audit.metrics["wd"] = largest_wd(scores, reference, **resampling)
     weights = scores.weights.sum(0)
@@ -138,9 +134,7 @@ def _add_pair(
 ) -> None:
     """The two groups behind a metric, the one with the higher of the values (G,) first."""
     if pair is not None:
-        sizes = counts.sizes()
-        high, low = ((counts.names[g], float(values[g]), int(sizes[g])) for g in pair)
-        audit.pairs[metric] = GroupPair(compared, *high, *low)
+        audit.pairs[metric] = group_pair(compared, counts.names, values, counts.sizes(), pair)
 
 
 def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:

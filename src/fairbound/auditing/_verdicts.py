@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbound.auditing._cell_summaries import HeldOut, summarize
-from fairbound.auditing._decisions import Decision, Gap, decide
+from fairbound.auditing._decisions import Decision, Gap, decide_gaps
 from fairbound.auditing._tables import conclusion, nearness, verdict_table
 from fairbound.constraints._constraint import Constraint
 from fairbound.constraints._constraint_set import ConstraintSet, Given
 from fairbound.metrics._intervals import check_level
 from fairbound.reports._page import as_text
+
+# one violated constraint is enough, and all must hold
+BY_WEIGHT: tuple[Decision, ...] = ("violated", "undecided", "holds")
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ def verdict(
     level: float = 0.95,
     seed: int = 0,
 ) -> Verdict:
-    """Whether constraints hold for the population that held-out examples, of any model, were drawn
-    from.
+    """Decide whether constraints hold for the population that held-out examples, of any model, were
+    drawn from.
 
     "holds" is the decision for constraints that do not hold in at most 1 - level of all samples,
     and so is "violated" for constraints that do; "undecided" is the rest. Columns are arrays,
@@ -77,15 +80,19 @@ def verdict(
     Args:
         constraints: one of `fairbound.constraints`, a list of them, or a mapping of names to them;
             not functions.
-        groups: of every example, its number 0, 1, ... (-1: none) or its name in the constraint; or
-            several columns by name.
-        losses: per-example losses, for constraints on losses.
-        predictions: decisions, for constraints on rates: 0 or 1, or the number of a class.
-        outputs: logits in place of decisions: one per example, or one per class.
-        labels: for constraints about examples with a certain label.
-        weight: survey weights, how much of the population an example represents.
-        level: of confidence.
+        groups: (n,) the number 0, 1, ... (-1: none) of every example's group or its name in the
+            constraint; or several columns by name. None: no constraint is about groups.
+        losses: (n,) per-example losses, for constraints on losses; None: there are none.
+        predictions: (n,) decisions, for constraints on rates: 0 or 1, or the number of a class;
+            None: they are made from `outputs`.
+        outputs: (n,) logits in place of decisions, or (n, classes); None: `predictions` are given.
+        labels: (n,) for constraints about examples with a certain label; None: no constraint is.
+        weight: (n,) survey weights, how much of the population an example represents; None: 1.
+        level: of confidence, between 0 and 1.
         seed: of the draws that give the simultaneous limits.
+
+    Returns:
+        The verdict; `decision` is "holds", "violated" or "undecided", `gaps` has every limit.
 
     >>> from fairbound import constraints
     >>> parity = constraints.demographic_parity(["A", "B"], bound=0.2)
@@ -99,16 +106,24 @@ def verdict(
     0.200 is allowed.
     """
     check_level(level)
-    constraint_set = ConstraintSet.of(constraints)
-    for other in constraint_set.parts:
-        if not isinstance(other, Constraint):
+    listed = ConstraintSet.of(constraints)
+    tested: list[Constraint] = []
+    for constraint in listed.parts:
+        if not isinstance(constraint, Constraint):
             raise ValueError(
-                f"{other.names[0]!r} is a function, whose sampling noise is not known; a verdict is"
-                " about constraints on means (loss_parity, demographic_parity, ...): drop it"
+                f"{constraint.names[0]!r} is a function, whose sampling noise is not known; drop"
+                " it: a verdict is about constraints on means (loss_parity, ...)"
             )
-    tested = [part for part in constraint_set.parts if isinstance(part, Constraint)]
-    held_out = HeldOut.of(groups, losses, predictions, outputs, labels, weight)
-    gaps = decide(tested, constraint_set.names, summarize(tested, held_out), level, seed)
+        tested.append(constraint)
+    held_out = HeldOut.of(
+        groups,
+        losses=losses,
+        predictions=predictions,
+        outputs=outputs,
+        labels=labels,
+        weight=weight,
+    )
+    gaps = decide_gaps(tested, listed.names, summarize(tested, held_out), level, seed)
     decisions = {gap.decision for gap in gaps}
-    decision: Decision = max(decisions, key=("holds", "undecided", "violated").index)
+    decision = next(each for each in BY_WEIGHT if each in decisions)
     return Verdict(decision, gaps, held_out.size, level)

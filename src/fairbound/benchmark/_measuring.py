@@ -272,7 +272,7 @@ def _of_scores(
         "w1": [w1(probabilities, 0, g) for g in others],
         "wd": [_number(wd(probabilities, 0, g)) for g in others],
         "wd_logits": [_number(wd(raw, 0, g)) for g in others],
-        "histogram": _histogram(torch.sigmoid(logits).double().cpu(), groups.cpu(), len(names)),
+        "histogram": _histogram(probabilities),
     }
 
 
@@ -280,7 +280,6 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def _histogram(scores: Tensor, groups: Tensor, count: int) -> NDArray[Any]:
-    bins = (scores * _HISTOGRAM_BINS).long().clamp(0, _HISTOGRAM_BINS - 1)
-    counts = torch.bincount(groups * _HISTOGRAM_BINS + bins, minlength=count * _HISTOGRAM_BINS)
-    return counts.reshape(count, _HISTOGRAM_BINS).numpy()
+def _histogram(scores: Scores) -> NDArray[Any]:
+    bins = (scores.values * _HISTOGRAM_BINS).long().clamp(0, _HISTOGRAM_BINS - 1)
+    return scores.binned(bins, _HISTOGRAM_BINS, scores.examples[0]).long().numpy()

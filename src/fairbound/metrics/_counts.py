@@ -24,36 +24,29 @@ from fairbound.columns._vectors import (
     same_length,
 )
 
-# A rate is a share of cells [label, prediction]: the cells that count, out of the cells in the
-# denominator.
-RATES: dict[str, tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]] = {
-    "base_rate": (((1, 0), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
-    "positive_rate": (((0, 1), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
-    "accuracy": (((0, 0), (1, 1)), ((0, 0), (0, 1), (1, 0), (1, 1))),
-    "inaccuracy": (((0, 1), (1, 0)), ((0, 0), (0, 1), (1, 0), (1, 1))),
-    "true_positive_rate": (((1, 1),), ((1, 0), (1, 1))),
-    "false_negative_rate": (((1, 0),), ((1, 0), (1, 1))),
-    "false_positive_rate": (((0, 1),), ((0, 0), (0, 1))),
-    "true_negative_rate": (((0, 0),), ((0, 0), (0, 1))),
-    "positive_predictive_value": (((1, 1),), ((0, 1), (1, 1))),
-    "negative_predictive_value": (((0, 0),), ((0, 0), (1, 0))),
-    "false_omission_rate": (((1, 0),), ((0, 0), (1, 0))),
+CountCell = tuple[int, int]  # label, prediction
+TN, FP, FN, TP = CELLS = ((0, 0), (0, 1), (1, 0), (1, 1))
+# A rate is a share of cells: the cells that count, out of the cells in the denominator.
+RATES: dict[str, tuple[tuple[CountCell, ...], tuple[CountCell, ...]]] = {
+    "base_rate": ((FN, TP), CELLS),
+    "positive_rate": ((FP, TP), CELLS),
+    "accuracy": ((TN, TP), CELLS),
+    "inaccuracy": ((FP, FN), CELLS),
+    "true_positive_rate": ((TP,), (FN, TP)),
+    "false_negative_rate": ((FN,), (FN, TP)),
+    "false_positive_rate": ((FP,), (TN, FP)),
+    "true_negative_rate": ((TN,), (TN, FP)),
+    "positive_predictive_value": ((TP,), (FP, TP)),
+    "negative_predictive_value": ((TN,), (TN, FN)),
+    "false_omission_rate": ((FN,), (TN, FN)),
 }
-WITHOUT_LABELS = ("positive_rate",)  # the rates that need no labels
-
-
-def _masks(which: int) -> Tensor:
-    """(rates, 4) which cells belong to each rate's numerator (0) or denominator (1)."""
-    masks = torch.zeros(len(RATES), 2, 2, dtype=torch.float64)
-    for i, cells in enumerate(RATES.values()):
-        for label, prediction in cells[which]:
-            masks[i, label, prediction] = 1.0
-    return masks.flatten(1)
-
-
-NUMERATORS, DENOMINATORS = _masks(0), _masks(1)
 NAMES = tuple(RATES)
-
+WITHOUT_LABELS = ("positive_rate",)  # the rates that need no labels
+# (rates, 4) which cells belong to the numerator and to the denominator of each rate
+NUMERATORS, DENOMINATORS = (
+    torch.tensor([[cell in rate[part] for cell in CELLS] for rate in RATES.values()]).double()
+    for part in (0, 1)
+)
 
 Blocks = Sequence[tuple[str, Sequence[int]]]  # name, numbers of the groups that it pools
 
@@ -66,12 +59,18 @@ def members_of(blocks: Blocks) -> tuple[Tensor, Tensor]:
 
 
 class Rates(NamedTuple):
-    """Every rate of every group."""
+    """Every rate of every group, (rates, G) each."""
 
     values: Tensor  # (rates, G) 0 where undefined
     defined: Tensor  # (rates, G) whether any example is in the denominator
     successes: Tensor  # (rates, G) in effective examples: weights make fewer of them
     trials: Tensor  # (rates, G)
+
+    def named(self, name: str) -> Rates:
+        """One of the rates, (G,) each."""
+        if name not in NAMES:
+            raise ValueError(f"no rate is called {name!r}; there are {', '.join(NAMES)}")
+        return Rates(*(part[NAMES.index(name)] for part in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,35 +100,39 @@ class Counts:
         weights: Any = None,
         names: Sequence[str] = (),
     ) -> Counts:
-        """The table of some examples. Labels and predictions are 0 or 1; groups are numbered 0, 1,
-        ... (-1: in none) and `names` gives theirs, absent ones included."""
-        y, p, g = (
-            as_binary(labels, "labels"),
-            as_binary(predictions, "predictions"),
-            as_numbers(groups),
-        )
+        """The table of some examples.
+
+        Args:
+            labels: (n,) 0 or 1.
+            predictions: (n,) 0 or 1.
+            groups: (n,) the group 0, 1, ... of each example; -1: in no group, skipped.
+            weights: (n,) not negative; None: 1.
+            names: of the groups 0, 1, ..., absent ones included; empty: their numbers.
+        """
+        y, p = as_binary(labels, "labels"), as_binary(predictions, "predictions")
+        g = as_numbers(groups)
         names = group_names(g, names)
         same_length(labels=y, predictions=p, groups=g)
         cell = (g * 4).add_(y, alpha=2).add_(p)
-        inside = g >= 0 if g.numel() and int(g.min()) < 0 else None
-        if inside is not None:
-            cell = cell[inside]
-        size, shape = 4 * len(names), (len(names), 2, 2)
-        examples = torch.bincount(cell, minlength=size).reshape(shape).cpu()
+        inside = g >= 0 if g.numel() and int(g.min()) < 0 else slice(None)
+        cell = cell[inside]
+
+        def sums(part: Tensor | None) -> Tensor:
+            table = torch.bincount(cell, part, minlength=4 * len(names))
+            return table.reshape(len(names), 2, 2).cpu()
+
+        examples = sums(None)
         if weights is None:
             return Counts(tuple(names), examples.double(), examples.double(), examples)
         w = as_weights(weights)
         same_length(labels=y, weights=w)
-        if inside is not None:
-            w = w[inside]
-        weight = torch.bincount(cell, w, minlength=size).reshape(shape).cpu()
-        squares = torch.bincount(cell, w.square(), minlength=size).reshape(shape).cpu()
-        return Counts(tuple(names), weight, squares, examples)
+        w = w[inside]
+        return Counts(tuple(names), sums(w), sums(w.square()), examples)
 
     @staticmethod
     def from_cells(cells: dict[str, tuple[float, float, float, float]]) -> Counts:
-        """From published numbers: name -> (false positives, true negatives, false negatives, true
-        positives)."""
+        """The table of published numbers: name -> (false positives, true negatives, false
+        negatives, true positives)."""
         weight = torch.tensor(
             [[[tn, fp], [fn, tp]] for fp, tn, fn, tp in cells.values()], dtype=torch.float64
         )
@@ -138,18 +141,15 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         """Both together; groups are matched by name, and those that one lacks count as empty
         there."""
-        names = tuple(dict.fromkeys((*self.names, *other.names)))
-        mine, theirs = (
-            counts.collapsed([(name, [place[name]] if name in place else []) for name in names])
-            for counts in (self, other)
-            for place in [{name: i for i, name in enumerate(counts.names)}]
-        )
-        return Counts(
-            names,
-            mine.weight + theirs.weight,
-            mine.squares + theirs.squares,
-            mine.examples + theirs.examples,
-        )
+        listed, members = (*self.names, *other.names), dict[str, list[int]]()
+        for i, name in enumerate(listed):
+            members.setdefault(name, []).append(i)
+        pairs = zip(self._parts, other._parts, strict=True)
+        return Counts(listed, *map(torch.cat, pairs)).collapsed([*members.items()])
+
+    @property
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.weight, self.squares, self.examples
 
     def only(self, groups: Sequence[int]) -> Counts:
         """Some of the groups, by number."""
@@ -158,9 +158,9 @@ class Counts:
     def collapsed(self, blocks: Blocks) -> Counts:
         """Groups pooled into blocks: (name, numbers of the groups)."""
         members, block = members_of(blocks)
-        parts = (self.weight, self.squares, self.examples)
         pooled = (
-            part.new_zeros(len(blocks), 2, 2).index_add(0, block, part[members]) for part in parts
+            part.new_zeros(len(blocks), 2, 2).index_add(0, block, part[members])
+            for part in self._parts
         )
         return Counts(tuple(name for name, _ in blocks), *pooled)
 
@@ -171,43 +171,51 @@ class Counts:
     def rates(self) -> Rates:
         """All rates of all groups at once."""
         weight, squares = self.weight.flatten(1), self.squares.flatten(1)
-        top, total = NUMERATORS @ weight.T, DENOMINATORS @ weight.T
-        defined = total > 0
-        value = torch.where(defined, top / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
         in_top, in_all = NUMERATORS @ squares.T, DENOMINATORS @ squares.T
-        trials = _effective(value, total, in_top, in_all - in_top)
-        return Rates(value, defined, value * trials, trials)
+        return rates_of(NUMERATORS @ weight.T, DENOMINATORS @ weight.T, in_top, in_all - in_top)
 
     def rate(self, name: str) -> tuple[float | None, ...]:
         """One rate of every group; None where no example is in its denominator."""
-        if name not in NAMES:
-            raise ValueError(f"no rate is called {name!r}; there are {', '.join(NAMES)}")
-        rates, at = self.rates(), NAMES.index(name)
-        return tuple(
-            v if ok else None
-            for v, ok in zip(rates.values[at].tolist(), rates.defined[at].tolist(), strict=True)
-        )
+        rate = self.rates().named(name)
+        known = zip(rate.values.tolist(), rate.defined.tolist(), strict=True)
+        return tuple(value if defined else None for value, defined in known)
 
     def sizes(self) -> Tensor:
         """(G,) examples of every group."""
         return self.examples.sum((1, 2))
 
+    def numbered(self, reference: str | None) -> int:
+        """The number of the reference group; None: the largest one that has weight."""
+        sizes = self.sizes() * (self.weight.sum((1, 2)) > 0)
+        return numbered_reference(self.names, reference, sizes)
 
-def _effective(rate: Tensor, total: Tensor, squares_in: Tensor, squares_out: Tensor) -> Tensor:
-    """How many unweighted examples would give the rate the same variance: p (1-p) / Var, where
-    Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; but no more than Kish's (sum w)^2 /
-    sum w^2, because Var is itself estimated, from few heavy examples, and too small where these
-    happen to be on one side.
+
+def rates_of(top: Tensor, total: Tensor, squares_in: Tensor, squares_out: Tensor) -> Rates:
+    """Rates from the sums of weights in the numerator and in the denominator, and the sums of
+    squared weights in the numerator and out of it.
+
+    Trials are how many unweighted examples would give the rate the same variance: p (1-p) / Var,
+    where Var = ((1-p)^2 sum_in w^2 + p^2 sum_out w^2) / (sum w)^2; but no more than Kish's
+    (sum w)^2 / sum w^2, because Var is itself estimated, from few heavy examples, and too small
+    where these happen to be on one side.
     """
     tiny = torch.finfo(total.dtype).tiny
+    defined = total > 0
+    rate = torch.where(defined, top / total.clamp(min=tiny), 0.0)
     kish = total.square() / (squares_in + squares_out).clamp(min=tiny)
-    spread = (1 - rate).square() * squares_in + rate.square() * squares_out
-    inner = rate * (1 - rate) * total.square() / spread.clamp(min=tiny)
-    return torch.where((rate > 0) & (rate < 1), torch.minimum(inner, kish), kish)
+    variance = (1 - rate).square() * squares_in + rate.square() * squares_out
+    trials = rate * (1 - rate) * total.square() / variance.clamp(min=tiny)
+    trials = torch.where((rate > 0) & (rate < 1), torch.minimum(trials, kish), kish)
+    return Rates(rate, defined, rate * trials, trials)
 
 
-def numbered_reference(names: Sequence[str], reference: str) -> int:
-    """The number of the reference group."""
+def numbered_reference(names: Sequence[str], reference: str | None, sizes: Tensor) -> int:
+    """The number of the reference group; None: the one with the largest of the sizes (G,), the
+    first of equals."""
+    if not names:
+        raise ValueError("there are no groups, so there is nothing to compare")
+    if reference is None:
+        return int(sizes.argmax())
     if reference not in names:
         raise ValueError(f"the reference group {reference!r} is none of {listing(names, 8)}")
     return names.index(reference)

@@ -6,8 +6,7 @@ Moments are kept about each group's mean, so that large losses that differ littl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,24 +27,20 @@ from fairbound.metrics._intervals import (
     IntervalEstimate,
     around,
     check_level,
-    draws_for,
     estimates,
-    largest,
+    largest_of_means,
     percentile,
     quantiles,
-    resampled_means,
-    spread,
     student_draws,
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Losses:
+class Losses(NamedTuple):
     """Sums of weights and moments of a loss by group.
 
     >>> losses = Losses.of([1.0, 3.0, 5.0], [0, 0, 1], names=["A", "B", "C"])
-    >>> losses.means()
-    (2.0, 5.0, None)
+    >>> losses.mean.tolist(), losses.examples.tolist()
+    ([2.0, 5.0, 0.0], [2, 1, 0])
     """
 
     names: tuple[str, ...]  # of the groups
@@ -70,13 +65,6 @@ class Losses:
         zero = torch.zeros(1, dtype=loss.dtype)
         return _pooled(names, g, torch.ones_like(w), w, loss, w.square(), zero, zero)
 
-    def means(self) -> tuple[float | None, ...]:
-        """The mean loss of every group; None for a group without examples."""
-        return tuple(
-            m if w > 0 else None
-            for m, w in zip(self.mean.tolist(), self.weight.tolist(), strict=True)
-        )
-
     def errors(self) -> tuple[Tensor, Tensor]:
         """(G,) standard errors of the means, and their degrees of freedom: effective examples -
         1."""
@@ -91,13 +79,8 @@ class Losses:
     def collapsed(self, blocks: Blocks) -> Losses:
         """Groups pooled into blocks: (name, numbers of the groups)."""
         members, block = members_of(blocks)
-        parts = (getattr(self, part.name)[members] for part in fields(self)[1:])
+        parts = (part[members] for part in self[1:])
         return _pooled(tuple(name for name, _ in blocks), block, *parts)
-
-    def comparable(self) -> Tensor:
-        """(G,) whether gaps compare the group: with fewer than FEWEST examples they do not, since
-        losses are skewed, and the spread of so few is uncertain."""
-        return (self.examples >= FEWEST) & (self.weight > 0)
 
 
 def _pooled(
@@ -162,7 +145,9 @@ def group_loss_intervals(
         t = torch.from_numpy(stdtrit(freedom.clamp(min=1.0).numpy(), (1 + level) / 2))
         ends = losses.mean - t * error, losses.mean + t * error
     else:
-        ends = quantiles(_draw(losses, draws, seed), level)
+        ends = quantiles(
+            student_draws(losses.mean, error, freedom, draws, np.random.default_rng(seed)), level
+        )
     return estimates(losses.mean, ends, losses.weight > 0, freedom > 0)
 
 
@@ -173,8 +158,11 @@ def loss_gaps(
     level: float = 0.95,
     draws: int = DRAWS,
     seed: int = 0,
-) -> dict[str, IntervalEstimate]:
-    """The numbers of LOSS_GAPS. A gap over groups skips those with fewer than FEWEST examples.
+) -> tuple[dict[str, IntervalEstimate], tuple[int, int] | None]:
+    """The numbers of LOSS_GAPS, and the two groups with the largest and the smallest mean loss.
+
+    A gap over groups skips those with fewer than FEWEST examples: losses are skewed, and the spread
+    of so few is uncertain.
 
     Args:
         losses: the moments of all groups.
@@ -187,34 +175,28 @@ def loss_gaps(
     gaps = dict.fromkeys(LOSS_GAPS, UNDEFINED)
     present = (losses.weight > 0).nonzero().flatten().tolist()
     if not present:
-        return gaps
-    largest_group = int((losses.examples * (losses.weight > 0)).argmax())
-    at = largest_group if reference is None else numbered_reference(losses.names, reference)
+        return gaps, None
+    sizes = losses.examples * (losses.weight > 0)
+    at = numbered_reference(losses.names, reference, sizes)
     others = [g for g in present if g != at]
     overall = losses.collapsed([("overall", present)])
     gaps["loss"] = group_loss_intervals(overall, level=level, draws=draws, seed=seed)[0]
     if at in present and others:
         pair = losses.collapsed([("others", others), ("reference", [at])])
-        value = float(pair.mean[0] - pair.mean[1])
+        value, (error, freedom) = float(pair.mean[0] - pair.mean[1]), pair.errors()
         gaps["loss_difference"] = IntervalEstimate(value)
-        if bool((pair.errors()[1] > 0).all()):
-            drawn = _draw(pair, draws, seed)
+        if bool((freedom > 0).all()):
+            drawn = student_draws(pair.mean, error, freedom, draws, np.random.default_rng(seed))
             gaps["loss_difference"] = percentile(value, drawn[:, 0] - drawn[:, 1], level)
-    usable = losses.comparable()
-    if int(usable.sum()) < 2:
-        return gaps
+    usable = (sizes >= FEWEST).nonzero().flatten()
+    if len(usable) < 2:
+        return gaps, None
     mean, error, freedom = (part[usable] for part in (losses.mean, *losses.errors()))
-    count, rng = draws_for(len(mean), draws), np.random.default_rng(seed)
-    ends = largest([resampled_means(mean, error, freedom, count, rng)], level)
-    gaps["largest_loss_gap"] = IntervalEstimate.within(float(spread(mean)), ends)
-    value, off = float(from_mean(mean)), student_draws(mean, error, freedom, count, rng) - mean
+    rng = np.random.default_rng(seed)
+    gap, high, low = largest_of_means(mean, error, freedom, draws, rng, level)
+    value, off = float(from_mean(mean)), student_draws(mean, error, freedom, draws, rng) - mean
+    gaps["largest_loss_gap"] = gap
     gaps["largest_loss_gap_from_mean"] = IntervalEstimate.within(
         value, around(value, from_mean(off), level)
     )
-    return gaps
-
-
-def _draw(losses: Losses, draws: int, seed: int) -> Tensor:
-    error, freedom = losses.errors()
-    rng = np.random.default_rng(seed)
-    return student_draws(losses.mean, error, freedom, draws_for(len(losses.names), draws), rng)
+    return gaps, (int(usable[high]), int(usable[low]))

@@ -7,8 +7,8 @@
   but 0.
 - The largest difference of two groups has simultaneous intervals of all differences, each as wide
   as its own standard error asks, so that a small, noisy group does not hide that two large ones
-  differ (`largest`). Their common factor is a quantile of the largest studentized difference in
-  draws (`resampled_rates`).
+  differ (`largest_difference`). Their common factor is a quantile of the largest studentized
+  difference in draws (`resampled_rates`).
 - Other numbers h that measure how far apart the groups are (mean absolute gaps, sums of gaps) are
   seminorms of the rates, so that |h(r^) - h(r)| <= h(r^ - r): plus and minus a quantile of h of
   resampled noise (`around`).
@@ -59,7 +59,7 @@ class IntervalEstimate(NamedTuple):
 
     @staticmethod
     def within(value: float, ends: tuple[float, float]) -> IntervalEstimate:
-        """With an interval that is widened to hold the value, where that is rounding or a small
+        """A number with an interval that is widened to hold it, where that is rounding or a small
         group's."""
         return IntervalEstimate(value, min(ends[0], value), max(ends[1], value))
 
@@ -125,9 +125,10 @@ def wilson(rate: Tensor, trials: Tensor, level: float) -> tuple[Tensor, Tensor]:
 def beta_draws(
     successes: Tensor, trials: Tensor, draws: int, rng: np.random.Generator, *, added: float = 0.5
 ) -> Tensor:
-    """(draws, G) of what the true rates may be."""
+    """(draws, G) of what the true rates may be; of many groups there are fewer draws."""
     yes, no = ((part + added).unsqueeze(-1).numpy() for part in (successes, trials - successes))
-    return torch.from_numpy(rng.beta(yes, no, (len(successes), draws))).T
+    size = len(successes), draws_for(len(successes), draws)
+    return torch.from_numpy(rng.beta(yes, no, size)).T
 
 
 def resampled_rates(
@@ -185,8 +186,9 @@ def rate_noise(successes: Tensor, trials: Tensor, draws: int, rng: np.random.Gen
 def student_draws(
     mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rng: np.random.Generator
 ) -> Tensor:
-    """(draws, G) of what the true means may be."""
-    t = rng.standard_t(freedom.clamp(min=1.0).unsqueeze(-1).numpy(), (len(mean), draws))
+    """(draws, G) of what the true means may be; of many groups there are fewer draws."""
+    size = len(mean), draws_for(len(mean), draws)
+    t = rng.standard_t(freedom.clamp(min=1.0).unsqueeze(-1).numpy(), size)
     return mean + error * torch.from_numpy(t).T
 
 
@@ -195,8 +197,9 @@ def resampled_means(
 ) -> Resampled:
     """Normal means with their estimated standard errors."""
     freedom = freedom.clamp(min=1.0).unsqueeze(-1)
-    z = torch.from_numpy(rng.standard_normal((len(mean), draws))).T
-    chi = torch.from_numpy(rng.chisquare(freedom.numpy(), (len(mean), draws))) / freedom
+    size = len(mean), draws_for(len(mean), draws)
+    z = torch.from_numpy(rng.standard_normal(size)).T
+    chi = torch.from_numpy(rng.chisquare(freedom.numpy(), size)) / freedom
     return Resampled(freedom[:, 0] + 1, mean, error, mean + error * z, error * chi.T.sqrt())
 
 
@@ -220,7 +223,7 @@ def spread(numbers: Tensor) -> Tensor:
     return numbers.amax(-1) - numbers.amin(-1)
 
 
-def largest(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
+def largest_difference(parts: Sequence[Resampled], level: float) -> tuple[float, float]:
     """Ends for the largest difference of two groups over all parts.
 
     Of few groups all differences have simultaneous intervals. Of many each group has a band, as
@@ -269,6 +272,15 @@ def _differences(part: Resampled, draws: int) -> Resampled:
         centers[:, i] - centers[:, j],
         both(part.errors[:draws]),
     )
+
+
+def largest_of_means(
+    mean: Tensor, error: Tensor, freedom: Tensor, draws: int, rng: np.random.Generator, level: float
+) -> tuple[IntervalEstimate, int, int]:
+    """The largest difference of two means (G,), and the numbers of the highest and the lowest."""
+    ends = largest_difference([resampled_means(mean, error, freedom, draws, rng)], level)
+    high, low = int(mean.argmax()), int(mean.argmin())
+    return IntervalEstimate.within(float(mean[high] - mean[low]), ends), high, low
 
 
 def quantiles(drawn: Tensor, level: float) -> tuple[Tensor, Tensor]:

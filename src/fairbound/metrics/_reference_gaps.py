@@ -1,5 +1,5 @@
-"""Error rates of every group against those of a reference group: differences and ratios, each with
-its interval.
+"""Rates of every group against those of a reference group, error rates or selection rates:
+differences and ratios, each with its interval.
 
 Both intervals are the middle of draws of what the two true rates may be (`intervals.percentile`).
 They hold for one comparison alone; of many groups some differ by chance. `beyond_chance` therefore
@@ -16,21 +16,20 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 
-from fairbound.metrics._counts import NAMES, Counts
+from fairbound.metrics._counts import Counts
 from fairbound.metrics._intervals import (
     DRAWS,
     UNDEFINED,
     IntervalEstimate,
     beta_draws,
     check_level,
-    draws_for,
     estimates,
     quantiles,
 )
 
 # who is flagged wrongly, who is missed wrongly
 ERROR_RATES = ("false_positive_rate", "false_negative_rate")
-MAX_COMPARED = 1_000  # groups, the largest
+MAX_REFERENCE_GAPS = 1_000  # groups, the largest
 
 
 class ReferenceGap(NamedTuple):
@@ -54,8 +53,17 @@ def reference_gaps(
     seed: int = 0,
     min_size: int = 0,
 ) -> dict[str, dict[str, ReferenceGap]]:
-    """Name of the group -> error rate -> its gap, for the groups of at least `min_size` examples
-    that have the rate.
+    """Name of the group -> rate -> its gap, for the groups of at least `min_size` examples that
+    have the rate.
+
+    Args:
+        counts: group x label x prediction.
+        reference: name of the group that the others are compared with.
+        compared_rates: the rates that are compared.
+        level: of the intervals, each for one comparison alone.
+        draws: of what the two true rates may be; many groups get fewer.
+        seed: of the draws.
+        min_size: examples of a group that is compared.
 
     >>> compas = Counts.from_cells(
     ...     {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
@@ -66,20 +74,18 @@ def reference_gaps(
     """
     check_level(level)
     at, sizes = counts.names.index(reference), counts.sizes()
-    order = sizes.argsort(descending=True, stable=True)[:MAX_COMPARED].tolist()
+    order = sizes.argsort(descending=True, stable=True)[:MAX_REFERENCE_GAPS].tolist()
     compared = [g for g in order if g != at and sizes[g] >= max(min_size, 1)]
     gaps: dict[str, dict[str, ReferenceGap]] = {counts.names[g]: {} for g in compared}
     rates, rng = counts.rates(), np.random.default_rng(seed)
-    for rate in compared_rates:
-        row = NAMES.index(rate)
-        groups = [g for g in compared if rates.defined[row, g]]
-        if not groups or not rates.defined[row, at]:
+    for name in compared_rates:
+        rate = rates.named(name)
+        groups = [g for g in compared if rate.defined[g]]
+        if not groups or not rate.defined[at]:
             continue
-        value, base = rates.values[row, groups], rates.values[row, at]
+        value, base = rate.values[groups], rate.values[at]
         both = torch.tensor([*groups, at])
-        drawn = beta_draws(
-            rates.successes[row, both], rates.trials[row, both], draws_for(len(both), draws), rng
-        )
+        drawn = beta_draws(rate.successes[both], rate.trials[both], draws, rng)
         difference, ratio = drawn[:, :-1] - drawn[:, -1:], drawn[:, :-1] / drawn[:, -1:]
         tail = 2 * ndtr(-(difference.mean(0).abs() / difference.std(0)).numpy()) * len(groups)
         defined = torch.ones(len(groups), dtype=torch.bool)
@@ -92,5 +98,5 @@ def reference_gaps(
         )
         for gap, over, is_clear, g in pairs:
             beyond_chance = bool(is_clear) and not gap.low <= 0 <= gap.high  # type: ignore[operator]
-            gaps[counts.names[g]][rate] = ReferenceGap(gap, over, beyond_chance)
+            gaps[counts.names[g]][name] = ReferenceGap(gap, over, beyond_chance)
     return gaps

@@ -18,38 +18,36 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from fairbound.metrics._counts import NAMES, Counts
+from fairbound.metrics._counts import rates_of
 from fairbound.metrics._intervals import (
     DRAWS,
     FEWEST,
     UNDEFINED,
     IntervalEstimate,
     check_level,
-    draws_for,
     estimates,
-    largest,
-    resampled_means,
-    spread,
+    largest_of_means,
     wilson,
 )
 from fairbound.metrics._scores import Scores
 
 FEWEST_OF_CLASS = 5  # with label 1, and with label 0, in a group whose AUC is compared
-MAX_POINTS = 101  # of a curve that is drawn
+MAX_CURVE_POINTS = 101  # of a curve that is drawn
 MAX_VALUES = 60  # whole-numbered scores from lowest to highest that have bins of their own
 CALIBRATION_BINS = 10
-HISTOGRAM_BINS = 40
+SCORE_BINS = 40
 
 
 def roc_curve(scores: Scores, group: int) -> tuple[tuple[float, float], ...]:
     """(false positive rate, true positive rate) of a group for thresholds from high to low, at most
-    MAX_POINTS; empty without both labels."""
+    MAX_CURVE_POINTS; empty without both labels."""
     weights = scores.weights[:, scores.cells(group)].flip(1)
     totals = weights.sum(1, keepdim=True)
     if bool((totals <= 0).any()):
         return ()
     points = torch.cat([torch.zeros(2, 1, dtype=weights.dtype), weights.cumsum(1) / totals], 1).T
-    shown = torch.linspace(0, len(points) - 1, min(MAX_POINTS, len(points)), dtype=torch.float64)
+    count = min(MAX_CURVE_POINTS, len(points))
+    shown = torch.linspace(0, len(points) - 1, count, dtype=torch.float64)
     return tuple((fpr, tpr) for fpr, tpr in points[shown.round().long()].tolist())
 
 
@@ -113,10 +111,10 @@ def auc_difference(
     if len(usable) < 2:
         return UNDEFINED, None
     value, error, _, freedom = (part[usable] for part in areas)
-    count, rng = draws_for(len(value), draws), np.random.default_rng(seed)
-    low, high = largest([resampled_means(value, error, freedom, count, rng)], level)
-    pair = int(usable[int(value.argmax())]), int(usable[int(value.argmin())])
-    return IntervalEstimate.within(float(spread(value)), (low, min(high, 1.0))), pair
+    rng = np.random.default_rng(seed)
+    gap, high, low = largest_of_means(value, error, freedom, draws, rng, level)
+    gap = gap._replace(high=min(gap.high or 1.0, 1.0))
+    return gap, (int(usable[high]), int(usable[low]))
 
 
 # Bins of scores -----------------------------------------------------------------------------------
@@ -145,16 +143,14 @@ def bin_edges(score: Tensor, bins: int) -> Tensor:
 
 
 def histograms(
-    scores: Scores, bins: int = HISTOGRAM_BINS
+    scores: Scores, bins: int = SCORE_BINS
 ) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
     """Edges, and the share of each group's weight in each bin; a bin holds its left edge, the last
     one both."""
     edges = bin_edges(scores.values, bins)
     bins = len(edges) - 1
     place = ((scores.values - edges[0]) / (edges[-1] - edges[0]) * bins).long().clamp(0, bins - 1)
-    place += scores.groups * bins
-    table = torch.bincount(place, scores.weights.sum(0), minlength=len(scores.names) * bins)
-    table = table.double().reshape(-1, bins)
+    table = scores.binned(place, bins, scores.weights.sum(0))
     shares = table / table.sum(1, keepdim=True).clamp(min=torch.finfo(table.dtype).tiny)
     return tuple(edges.tolist()), [tuple(row) for row in shares.tolist()]
 
@@ -167,35 +163,27 @@ class CalibrationBin(NamedTuple):
     examples: int
 
 
-def calibration(scores: Scores, level: float = 0.95) -> list[tuple[CalibrationBin, ...]]:
+def calibration_by_group(scores: Scores, level: float = 0.95) -> list[tuple[CalibrationBin, ...]]:
     """The bins of each group that hold examples, from low to high scores; intervals are
     Wilson's."""
     edges = bin_edges(scores.values, CALIBRATION_BINS)
     bins = len(edges) - 1
     # an edge belongs to the bin below, as in scikit-learn
-    place = scores.groups * bins + torch.searchsorted(edges[1:-1], scores.values)
-    size = len(scores.names) * bins
+    place = torch.searchsorted(edges[1:-1], scores.values)
 
     def sums(part: Tensor) -> Tensor:
-        return torch.bincount(place, part, minlength=size)
+        return scores.binned(place, bins, part).flatten()
 
-    def table(part: Tensor) -> Tensor:
-        """(size, 2, 2) by label, as if all were predicted 0."""
-        by_label = torch.stack([sums(row) for row in part], 1)
-        return torch.stack([by_label, torch.zeros_like(by_label)], 2)
-
-    names = tuple(str(i) for i in range(size))
-    counts = Counts(names, *map(table, (scores.weights, scores.squares, scores.examples)))
-    rates, at = counts.rates(), NAMES.index("base_rate")
+    (no, yes), (squares_no, squares_yes) = (
+        map(sums, part) for part in (scores.weights, scores.squares)
+    )
+    rates = rates_of(yes, no + yes, squares_yes, squares_no)
     weight = scores.weights.sum(0)
     mean = sums(weight * scores.values) / sums(weight).clamp(min=torch.finfo(weight.dtype).tiny)
-    means = (mean.round() if whole_numbers(scores.values) else mean).tolist()
-    ends = wilson(rates.values[at], rates.trials[at], level)
-    shares = estimates(rates.values[at], ends, rates.defined[at])
-    every = [
-        CalibrationBin(mean, share, int(examples))
-        for mean, share, examples in zip(means, shares, counts.sizes().tolist(), strict=True)
-    ]
+    means = mean.round() if whole_numbers(scores.values) else mean
+    shares = estimates(rates.values, wilson(rates.values, rates.trials, level), rates.defined)
+    examples = sums(scores.examples.sum(0)).long()
+    every = [*map(CalibrationBin, means.tolist(), shares, examples.tolist())]
     return [
         tuple(each for each in every[k * bins : (k + 1) * bins] if each.rate.value is not None)
         for k in range(len(scores.names))

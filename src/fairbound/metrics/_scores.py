@@ -74,12 +74,22 @@ class Scores(NamedTuple):
         """(groups,) sums over the cells (cells,) of each group."""
         return torch.bincount(self.groups, part, minlength=len(self.names))
 
+    def binned(self, place: Tensor, bins: int, part: Tensor) -> Tensor:
+        """(groups, bins) sums over the cells of each group, by bin.
+
+        Args:
+            place: (cells,) the bin 0, 1, ... of each cell.
+            bins: their number.
+            part: (cells,) what is summed.
+        """
+        size = len(self.names) * bins
+        return torch.bincount(self.groups * bins + place, part, minlength=size).reshape(-1, bins)
+
     def before(self, part: Tensor) -> Tensor:
         """(cells,) sums over the cells of the same group with lower scores."""
         running = part.cumsum(0) - part
-        first = torch.ones(len(part), dtype=torch.bool)
-        first[1:] = self.groups[1:] != self.groups[:-1]
-        return running - running[first][first.cumsum(0) - 1]
+        first = torch.searchsorted(self.groups, self.groups)  # the first cell of the same group
+        return running - running[first]
 
     def cells(self, group: int) -> slice:
         """The cells of one group."""

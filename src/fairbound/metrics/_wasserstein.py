@@ -36,13 +36,13 @@ from fairbound.metrics._intervals import (
 )
 from fairbound.metrics._scores import Scores
 
-GRID = 200  # bins of the grid on which examples are resampled, at quantiles of the scores
-_GRID = torch.linspace(0, 1, GRID + 1, dtype=torch.float64)
-BINS = 50  # of the paper's histograms
-DRAWS = 500
-MAX_COMPARED = 40_000_000  # numbers in all: many pairs of groups get fewer draws
-MIN_DRAWS = 100
-MAX_PAIRED = 20  # groups whose pairs are compared one by one
+W1_GRID = 200  # bins of the grid on which examples are resampled, at quantiles of the scores
+_W1_GRID = torch.linspace(0, 1, W1_GRID + 1, dtype=torch.float64)
+WD_BINS = 50  # of the paper's histograms
+SCORE_DRAWS = 500
+MAX_RESAMPLED = 40_000_000  # numbers in all: many pairs of groups get fewer draws
+MIN_SCORE_DRAWS = 100
+MAX_W1_PAIRED = 20  # groups whose pairs are compared one by one
 MOST_GROUPS = 1_000  # that are compared at all
 
 
@@ -80,7 +80,7 @@ def wd(scores: Scores, reference: int, other: int) -> float | None:
 
 
 def largest_w1(
-    scores: Scores, *, level: float = 0.95, draws: int = DRAWS, seed: int = 0
+    scores: Scores, *, level: float = 0.95, draws: int = SCORE_DRAWS, seed: int = 0
 ) -> tuple[IntervalEstimate, tuple[int, int] | None]:
     """The largest W1 of two groups, and the two; undefined for more than MOST_GROUPS.
 
@@ -101,13 +101,13 @@ def largest_w1(
     edges = _grid_edges(scores)
     if len(edges) == 1:  # all scores are the same
         return IntervalEstimate(0.0, 0.0, 0.0), (present[0], present[1])
-    many = len(present) > MAX_PAIRED
-    draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (len(present) ** 2 * GRID)))
+    many = len(present) > MAX_W1_PAIRED
+    draws = min(draws, max(MIN_SCORE_DRAWS, MAX_RESAMPLED // (len(present) ** 2 * W1_GRID)))
     mass, squares = _histograms(scores, edges)
     F, widths = _cumulative(mass), edges.diff()  # (groups, bins), (bins,)
     rng = np.random.default_rng(seed)
     noise = (
-        _noise(F[i], mass[i], squares[i], MIN_DRAWS if many else draws, rng)
+        _noise(F[i], mass[i], squares[i], MIN_SCORE_DRAWS if many else draws, rng)
         for i in range(len(present))
     )
     if many:
@@ -148,7 +148,7 @@ def largest_wd(
     reference: str | None = None,
     *,
     level: float = 0.95,
-    draws: int = DRAWS,
+    draws: int = SCORE_DRAWS,
     seed: int = 0,
 ) -> IntervalEstimate:
     """The largest Wd between the reference group and another; groups with fewer than FEWEST
@@ -163,15 +163,11 @@ def largest_wd(
     """
     check_level(level)
     present = scores.present(FEWEST)
-    if reference is None:
-        sizes = scores.total(scores.examples.sum(0))
-        at = max(present, key=lambda g: int(sizes[g]), default=-1)
-    else:
-        at = numbered_reference(scores.names, reference)
+    at = numbered_reference(scores.names, reference, scores.total(scores.examples.sum(0)))
     if at not in present or not 2 <= len(present) <= MOST_GROUPS:
         return UNDEFINED
     scores, at = scores.only(present), present.index(at)
-    draws = min(draws, max(MIN_DRAWS, MAX_COMPARED // (100 * BINS * (len(present) - 1))))
+    draws = min(draws, max(MIN_SCORE_DRAWS, MAX_RESAMPLED // (100 * WD_BINS * (len(present) - 1))))
     edges = _histogram_edges(scores, at)
     mass, squares = _histograms(scores, edges)
     rng = np.random.default_rng(seed)
@@ -204,9 +200,11 @@ def _grid_edges(scores: Scores) -> Tensor:
     values, order = scores.values.sort()
     upto = scores.examples.sum(0)[order].cumsum(0)  # how many examples have at most this score
     size = int(upto[-1])
-    places = torch.linspace(0, size - 1, min(size, 100 * GRID), dtype=torch.float64).round().long()
+    places = (
+        torch.linspace(0, size - 1, min(size, 100 * W1_GRID), dtype=torch.float64).round().long()
+    )
     edges: Tensor = torch.quantile(
-        values[torch.searchsorted(upto, places, right=True)], _GRID
+        values[torch.searchsorted(upto, places, right=True)], _W1_GRID
     ).unique()
     return edges
 
@@ -228,12 +226,12 @@ def _upper(far: Tensor, level: float) -> float:
 
 
 def _histogram_edges(scores: Scores, reference: int) -> Tensor:
-    """Numpy's: BINS equal bins over the group's range, half a unit to each side where that is a
+    """Numpy's: WD_BINS equal bins over the group's range, half a unit to each side where that is a
     point."""
     values = scores.values[scores.cells(reference)]
     low, high = float(values[0]), float(values[-1])
     low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
-    return torch.linspace(low, high, BINS + 1, dtype=torch.float64)
+    return torch.linspace(low, high, WD_BINS + 1, dtype=torch.float64)
 
 
 def _histograms(scores: Scores, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,14 +239,9 @@ def _histograms(scores: Scores, edges: Tensor) -> tuple[Tensor, Tensor]:
     one both."""
     bins = len(edges) - 1
     inside = (scores.values >= edges[0]) & (scores.values <= edges[-1])
-    place = torch.searchsorted(edges, scores.values[inside], right=True) - 1
-    place = scores.groups[inside] * bins + place.clamp(0, bins - 1)
-
-    def table(part: Tensor) -> Tensor:
-        sums = torch.bincount(place, part.sum(0)[inside], minlength=len(scores.names) * bins)
-        return sums.reshape(-1, bins)
-
-    return table(scores.weights), table(scores.squares)
+    place = (torch.searchsorted(edges, scores.values, right=True) - 1).clamp(0, bins - 1)
+    mass = scores.binned(place, bins, scores.weights.sum(0) * inside)
+    return mass, scores.binned(place, bins, scores.squares.sum(0) * inside)
 
 
 def _gamma(mass: Tensor, squares: Tensor, draws: int, rng: np.random.Generator) -> Tensor:

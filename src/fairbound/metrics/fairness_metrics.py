@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbound.metrics._counts import DENOMINATORS, NAMES, Counts, numbered_reference
+from fairbound.metrics._counts import DENOMINATORS, NAMES, Counts
 from fairbound.metrics._intervals import (
     DRAWS,
     MANY_GROUPS,
@@ -31,7 +31,7 @@ from fairbound.metrics._intervals import (
     check_level,
     draws_for,
     estimates,
-    largest,
+    largest_difference,
     percentile,
     rate_noise,
     resampled_rates,
@@ -41,7 +41,7 @@ from fairbound.metrics._intervals import (
 
 Form = Callable[[Sequence[Tensor]], Tensor]  # rates, each (..., G) -> (...)
 # largest: of all differences; ratio: least over most
-Kind = Literal["rate", "signed", "gap", "largest", "ratio"]
+MetricKind = Literal["rate", "signed", "gap", "largest", "ratio"]
 PR, TPR, FPR = "positive_rate", "true_positive_rate", "false_positive_rate"
 PPV, FOR = "positive_predictive_value", "false_omission_rate"
 
@@ -54,7 +54,7 @@ class Metric:
     name: str
     rates: tuple[str, ...]  # that it compares, as in `counts.RATES`
     form: Form
-    kind: Kind
+    kind: MetricKind
     words: str
     source: str
     groups: Literal["all", "two", "reference", "overall"] = "all"
@@ -75,8 +75,18 @@ def _sum(of: Callable[[Tensor], Tensor], factor: float = 1.0) -> Form:
     return lambda parts: factor * sum((of(part) for part in parts[1:]), of(parts[0]))
 
 
-def _worst(parts: Sequence[Tensor]) -> Tensor:
+def _worst_difference(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack([spread(part) for part in parts]).amax(0)
+
+
+def _smallest_ratio(parts: Sequence[Tensor]) -> Tensor:
+    """Smallest over largest rate; 1 where all are zero: no group is treated differently."""
+    ratios = []
+    for part in parts:
+        most = part.amax(-1)
+        least_over_most = part.amin(-1) / most.clamp(min=torch.finfo(most.dtype).tiny)
+        ratios.append(torch.where(most > 0, least_over_most, 1.0))
+    return torch.stack(ratios).amin(0)
 
 
 def _others_minus_reference(parts: Sequence[Tensor]) -> Tensor:
@@ -87,12 +97,12 @@ def _others_over_reference(parts: Sequence[Tensor]) -> Tensor:
     return parts[0][..., 0] / parts[0][..., 1]
 
 
-PAPER, REPORTED = "the paper, Table 2", "the paper's results"
+PAPER_TABLE, REPORTED = "the paper, Table 2", "the paper's results"
 _ALL = (
     Metric(
         "demographic_parity_difference",
         (PR,),
-        _worst,
+        _worst_difference,
         "largest",
         "difference in selection rate: largest minus smallest",
         "Fairlearn",
@@ -100,7 +110,7 @@ _ALL = (
     Metric(
         "demographic_parity_ratio",
         (PR,),
-        _worst,
+        _smallest_ratio,
         "ratio",
         "ratio of selection rates: smallest over largest; 1 is parity",
         "Fairlearn",
@@ -108,7 +118,7 @@ _ALL = (
     Metric(
         "equalized_odds_difference",
         (TPR, FPR),
-        _worst,
+        _worst_difference,
         "largest",
         "difference in true or in false positive rate, whichever is larger",
         "Fairlearn",
@@ -116,7 +126,7 @@ _ALL = (
     Metric(
         "equalized_odds_ratio",
         (TPR, FPR),
-        _worst,
+        _smallest_ratio,
         "ratio",
         "ratio of true or of false positive rates, whichever is smaller; 1 is parity",
         "Fairlearn",
@@ -182,7 +192,7 @@ _ALL = (
         _sum(mean_absolute),
         "gap",
         "mean distance of selection rates from their mean",
-        PAPER,
+        PAPER_TABLE,
         most=0.5,
     ),
     Metric(
@@ -191,7 +201,7 @@ _ALL = (
         _sum(mean_absolute, 0.5),
         "gap",
         "mean distance of true and of false positive rates from their means, averaged",
-        PAPER,
+        PAPER_TABLE,
         most=0.5,
     ),
     Metric(
@@ -200,7 +210,7 @@ _ALL = (
         _sum(mean_absolute, 0.5),
         "gap",
         "mean distance of the share with label 1 from its mean, given either prediction, averaged",
-        PAPER,
+        PAPER_TABLE,
         most=0.5,
     ),
     Metric(
@@ -235,7 +245,7 @@ _ALL = (
     Metric(
         "accuracy_difference",
         ("accuracy",),
-        _worst,
+        _worst_difference,
         "largest",
         "difference in accuracy: largest minus smallest",
         "the paper",
@@ -253,19 +263,17 @@ _ALL = (
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 
-def largest_group(counts: Counts) -> str:
-    """The default reference: of the groups with weight, the one with the most examples (the first
-    of equals)."""
-    if not counts.names:
-        raise ValueError("there are no groups, so there is nothing to compare")
-    return counts.names[int((counts.sizes() * (counts.weight.sum((1, 2)) > 0)).argmax())]
-
-
 def values(
     counts: Counts, reference: str | None = None, *, min_size: int = 0
 ) -> dict[str, float | None]:
-    """Every metric, without intervals: None where undefined. Comparisons of single groups skip
-    those with fewer than `min_size` examples; what pools the others, or all, counts everybody.
+    """Every metric, without intervals: name -> value, None where undefined.
+
+    Args:
+        counts: group x label x prediction.
+        reference: name of the group that signed differences compare the others to; None: the
+            largest one.
+        min_size: examples; comparisons of single groups, differences and ratios alike, skip those
+            with fewer. What pools the others, or all, counts everybody.
 
     >>> compas = Counts.from_cells(
     ...     {"African-American": (805, 990, 532, 1369), "Caucasian": (349, 1139, 461, 505)}
@@ -287,8 +295,18 @@ def metric_intervals(
     seed: int = 0,
     min_size: int = 0,
 ) -> dict[str, IntervalEstimate]:
-    """Every metric with its interval; the same seed gives the same digits. Gaps of very many groups
-    have none."""
+    """Every metric with its interval: name -> estimate. Gaps of very many groups have no interval.
+
+    Args:
+        counts: group x label x prediction.
+        reference: name of the group that signed differences compare the others to; None: the
+            largest one.
+        level: of the intervals, between 0 and 1.
+        draws: samples of the bootstrap; many groups get fewer.
+        seed: of the bootstrap; the same seed gives the same digits.
+        min_size: examples; comparisons of single groups, differences and ratios alike, skip those
+            with fewer. What pools the others, or all, counts everybody.
+    """
     check_level(level)
     views = _Views(counts, reference, min_size, draws, seed)
     return {name: _interval(metric, views, level) for name, metric in METRICS.items()}
@@ -306,6 +324,22 @@ class GroupPair(NamedTuple):
     low_examples: int
 
 
+def group_pair(
+    compared: str, names: Sequence[str], values: Tensor, examples: Tensor, pair: Sequence[int]
+) -> GroupPair:
+    """The two groups behind a gap.
+
+    Args:
+        compared: what is compared, such as the name of a rate.
+        names: of all groups.
+        values: (G,) of what is compared.
+        examples: (G,) behind the values.
+        pair: numbers of the group with the highest value and of that with the lowest.
+    """
+    high, low = ((names[g], float(values[g]), int(examples[g])) for g in pair)
+    return GroupPair(compared, *high, *low)
+
+
 def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
     """Which two groups each metric of largest differences or ratios compares, and how many examples
     they have.
@@ -318,27 +352,20 @@ def group_pairs(counts: Counts, min_size: int = 0) -> dict[str, GroupPair]:
     ('false_positive_rate', 'African-American', 1795, 1488)
     """
     views, pairs = _Views(counts, None, min_size), dict[str, GroupPair]()
-    counts = views.tables["all"]
+    counts, rates = views.tables["all"], views.rates["all"]
     among = DENOMINATORS.long() @ counts.examples.flatten(1).T  # (rates, G)
     for metric in METRICS.values():
         parts = views.parts(metric)
         if metric.kind not in ("largest", "ratio") or parts is None:
             continue
-        apart = [
-            float(_least_over_most(part) if metric.kind == "ratio" else -spread(part))
-            for part in parts
-        ]
-        at = NAMES.index(metric.rates[apart.index(min(apart))])
-        values, defined = (
-            views.rates["all"].values[at],
-            views.rates["all"].defined[at].nonzero().flatten(),
-        )
-        ends = [
-            int(defined[int(order)])
-            for order in (values[defined].argmax(), values[defined].argmin())
-        ]
-        sides = [(counts.names[i], float(values[i]), int(among[at, i])) for i in ends]
-        pairs[metric.name] = GroupPair(NAMES[at], *sides[0], *sides[1])
+        apart = torch.stack([metric.form([part]) for part in parts])
+        worst = apart.argmin() if metric.kind == "ratio" else apart.argmax()
+        name = metric.rates[int(worst)]
+        rate = rates.named(name)
+        high = int(rate.values.where(rate.defined, -1.0).argmax())
+        low = int(rate.values.where(rate.defined, 2.0).argmin())
+        examples = among[NAMES.index(name)]
+        pairs[metric.name] = group_pair(name, counts.names, rate.values, examples, (high, low))
     return pairs
 
 
@@ -346,12 +373,12 @@ def group_rates(counts: Counts, *, level: float = 0.95) -> dict[str, list[Interv
     """Every rate of every group with its interval, by the name of the rate and in the order of the
     groups."""
     check_level(level)
-    rates = counts.rates()
-    low, high = wilson(rates.values, rates.trials, level)
-    return {
-        name: estimates(rates.values[i], (low[i], high[i]), rates.defined[i])
-        for i, name in enumerate(NAMES)
-    }
+    every, estimated = counts.rates(), {}
+    for name in NAMES:
+        rate = every.named(name)
+        ends = wilson(rate.values, rate.trials, level)
+        estimated[name] = estimates(rate.values, ends, rate.defined)
+    return estimated
 
 
 class _Views:
@@ -366,16 +393,11 @@ class _Views:
         draws: int = 0,
         seed: int = 0,
     ) -> None:
-        reference = largest_group(counts) if reference is None else reference
-        at = numbered_reference(counts.names, reference)
+        at = counts.numbered(reference)
         others = [g for g in range(len(counts.names)) if g != at]
         self.tables = {
-            "all": (
-                counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist())
-                if min_size
-                else counts
-            ),
-            "reference": counts.collapsed([("others", others), (reference, [at])]),
+            "all": counts.only((counts.sizes() >= min_size).nonzero().flatten().tolist()),
+            "reference": counts.collapsed([("others", others), (counts.names[at], [at])]),
             "overall": counts.overall(),
         }
         self.rates = {name: table.rates() for name, table in self.tables.items()}
@@ -388,43 +410,32 @@ class _Views:
     def parts(self, metric: Metric) -> list[Tensor] | None:
         """The rates that the metric reads, of the groups that have them; None where it is
         undefined."""
-        rates = self.rates[metric.view]
-        chosen = [(rates.values[i], rates.defined[i]) for i in map(NAMES.index, metric.rates)]
+        chosen = [self.rates[metric.view].named(name) for name in metric.rates]
         fewest = 1 if metric.view == "overall" else 2
         if metric.groups == "two" and self.present != 2:
             return None
-        if any(int(defined.sum()) < fewest for _, defined in chosen):
+        if any(int(rate.defined.sum()) < fewest for rate in chosen):
             return None
-        return [value[defined] for value, defined in chosen]
+        return [rate.values[rate.defined] for rate in chosen]
 
     def drawn_by(self, draw: Callable[..., Any], metric: Metric, **settings: bool) -> list[Any]:
         """What `draw` makes of each rate that the metric reads; metrics that read the same rate
         share it."""
-        rates, keys = (
-            self.rates[metric.view],
-            [(draw, metric.view, name, *settings) for name in metric.rates],
-        )
-        for key, i in zip(keys, map(NAMES.index, metric.rates), strict=True):
+        drawn = []
+        for name in metric.rates:
+            key = (draw, metric.view, name, *settings)
             if key not in self.drawn:
-                counted = rates.successes[i][rates.defined[i]], rates.trials[i][rates.defined[i]]
+                rate = self.rates[metric.view].named(name)
+                counted = rate.successes[rate.defined], rate.trials[rate.defined]
                 self.drawn[key] = draw(*counted, self.draws, self.rng, **settings)
-        return [self.drawn[key] for key in keys]
+            drawn.append(self.drawn[key])
+        return drawn
 
 
 def _value(metric: Metric, views: _Views) -> float | None:
     parts = views.parts(metric)
-    if parts is None:
-        return None
-    if metric.kind == "ratio":
-        return float(torch.stack([_least_over_most(part) for part in parts]).amin())
-    value = float(metric.form(parts))
+    value = math.nan if parts is None else float(metric.form(parts))
     return value if math.isfinite(value) else None
-
-
-def _least_over_most(rates: Tensor) -> Tensor:
-    """Smallest over largest rate; 1 where all are zero: no group is treated differently."""
-    most = rates.amax(-1)
-    return torch.where(most > 0, rates.amin(-1) / most.clamp(min=torch.finfo(most.dtype).tiny), 1.0)
 
 
 def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
@@ -432,7 +443,7 @@ def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
     if value is None or parts is None:
         return UNDEFINED
     if metric.kind == "rate":
-        trials = views.rates[metric.view].trials[NAMES.index(metric.rates[0])]
+        trials = views.rates[metric.view].named(metric.rates[0]).trials
         return IntervalEstimate(value, *(float(end) for end in wilson(parts[0], trials, level)))
     if metric.kind == "signed":
         return percentile(value, metric.form(views.drawn_by(beta_draws, metric)), level)
@@ -440,10 +451,10 @@ def _interval(metric: Metric, views: _Views, level: float) -> IntervalEstimate:
         return IntervalEstimate(value)
     # -log(smallest / largest) is the largest difference of the logarithms
     if metric.kind == "ratio":
-        least, most = largest(views.drawn_by(resampled_rates, metric, log=True), level)
+        least, most = largest_difference(views.drawn_by(resampled_rates, metric, log=True), level)
         return IntervalEstimate.within(value, (math.exp(-most), math.exp(-least)))
     if metric.kind == "largest":
-        low, high = largest(views.drawn_by(resampled_rates, metric), level)
+        low, high = largest_difference(views.drawn_by(resampled_rates, metric), level)
     else:
         low, high = around(value, metric.form(views.drawn_by(rate_noise, metric)), level)
     return IntervalEstimate.within(value, (low, min(high, metric.most)))
