@@ -26,7 +26,7 @@ SMALL_BYTES = 100_000_000  # of files that are audited by one thread
 def audit_command(
     file: Annotated[
         str,
-        typer.Argument(help="CSV or parquet file with labels, predictions or scores, and groups."),
+        typer.Argument(help="CSV or parquet file with groups, predictions or scores, and labels."),
     ],
     group: Annotated[
         str,
@@ -138,7 +138,8 @@ def audit_command(
     metric.
 
     Every group is compared with --reference, with confidence intervals. The predictions may come
-    from any model.
+    from any model. Without --label: selection rates and impact ratios, as Local Law 144 of New York
+    City asks for them.
     """
     from fairbound.auditing._audited_columns import audit_columns
     from fairbound.auditing._comparisons import compare
