@@ -251,9 +251,9 @@ def test_labels_of_two_values(values: list[Any], positive: Any, expected: list[i
         ),
         ([1, 2], None, "holds 1 and 2; .*`positive`"),
         (
-            [0, 1, 2, 3, 4, 5],
+            [0, 1, 2, 3, 4, 5, 6],
             None,
-            r"not binary: 6 .*\(0, 1, 2, 3, 4 and 1 more\)",
+            r"not binary: 7 .*\(0, 1, 2, 3, 4 and 2 more\)",
         ),
         ([0, 1, 2], 2, "not binary: 3 different values"),
         ([1, 1, 1], None, r"not binary: 1 different values \(1\) in 3 rows"),

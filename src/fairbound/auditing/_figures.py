@@ -4,6 +4,7 @@ two audits side by side. Names of groups are whole, in as many lines as they nee
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from fairbound.auditing._audits import Audit, GroupAudit
@@ -19,7 +20,6 @@ from fairbound.reports._figures import (
     INK,
     SOFT,
     error_bars,
-    in_lines,
     legend,
     panels,
     style,
@@ -62,6 +62,7 @@ def sections(audit: Audit) -> list[PageSection]:
     drawn = {"Rates by group": rates(audit)}
     if audit.bins:
         drawn["Scores by group"] = scores(audit)
+    if audit.bins and audit.labeled:
         drawn["ROC curves by group"] = roc(audit)
         drawn["Calibration by group"] = calibration(audit)
     return [PageSection(title=heading, body=[figure]) for heading, figure in drawn.items()]
@@ -115,7 +116,7 @@ def scores(audit: Audit) -> Any:
         outline = axes.stairs(
             group.histogram, audit.bins, color=color, linestyle=dash, linewidth=1.8
         )
-        titled(outline, name).set_label(in_lines(name, 45))
+        titled(outline, name).set_label(fill(name, 45))
     if audit.threshold is not None:
         axes.axvline(
             audit.threshold, color=INK, linestyle=":", label=f"threshold {audit.threshold:g}"
@@ -142,7 +143,7 @@ def roc(audit: Audit) -> Any:
                 *zip(*group.roc, strict=True),
                 dash,
                 color=color,
-                label=f"{in_lines(group.name, 45)}\n{area}",
+                label=f"{fill(group.name, 45)}\n{area}",
             )
             titled(line, f"{group.name}: {area}")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
@@ -166,7 +167,7 @@ def calibration(audit: Audit) -> Any:
     for panel, group in zip(parts, groups, strict=True):
         axes = panel.subplots()
         axes.set(xlim=(min(places) - margin, max(places) + margin), ylim=(-0.02, 1.02))
-        axes.set_title(in_lines(group.name, 17), fontsize=11)
+        axes.set_title(fill(group.name, 17), fontsize=11)
         axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
         axes.locator_params(axis="x", nbins=4)
         if audit.probabilities:
@@ -227,7 +228,7 @@ def _rates_figure(
     groups: Sequence[GroupAudit], sides: Sequence[Side]
 ) -> tuple[Any, dict[str, Any]]:
     """The figure, and its axes by rate, with a row for each group."""
-    labels = [in_lines(group.name, 22) for group in groups]
+    labels = [fill(group.name, 22) for group in groups]
     line = 12 + 13 * max((label.count("\n") + 1 for label in labels), default=1)
     shown = [rate for rate in PANELS if rate in groups[0].rates]
     figure, parts = panels(len(shown), NARROW, line * len(labels) + 56)

@@ -16,7 +16,7 @@ from fairbound.auditing import _findings as findings
 from fairbound.metrics._intervals import UNDEFINED, IntervalEstimate
 from fairbound.metrics._reference_gaps import NOT_COMPARED
 from fairbound.reports._page import Line, PageSection, Words, page, synthetic_banner
-from fairbound.reports._table import MARK, WHOLE, Cell, ReportTable
+from fairbound.reports._table import MARK, WHOLE, Measured, ReportTable
 from fairbound.reports._words import capital, confidence, estimate, number, signed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ INDEPENDENT = (
 )
 
 
-def measured_cell(measured: IntervalEstimate | None, why: str = "") -> Cell:
+def measured_cell(measured: IntervalEstimate | None, why: str = "") -> Measured:
     """An estimate with its interval.
 
     Args:
@@ -69,7 +69,7 @@ def measured_cell(measured: IntervalEstimate | None, why: str = "") -> Cell:
         why: it is undefined, where it is.
     """
     measured = measured or UNDEFINED
-    return Cell(*measured, note=why if measured.value is None else "")
+    return Measured(*measured, note=why if measured.value is None else "")
 
 
 # Tables -------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def error_rate_table(audit: Audit, rate: str, most: int) -> ReportTable:
         why = "reference" if gap is NOT_COMPARED else "the reference group's is 0"
         rows.append(
             {
-                "group": Cell(group.name, note=f"{among:,.10g} with label {label}"),
+                "group": Measured(group.name, note=f"{among:,.10g} with label {label}"),
                 "rate, %": measured_cell(group.rates[rate]),
                 "difference, points": measured_cell(gap.difference, why)._replace(
                     differs=gap.beyond_chance
@@ -122,11 +122,11 @@ def selection_table(audit: Audit, most: int | None = None) -> ReportTable:
         why = "" if group.name in compared else "small: not compared"
         rows.append(
             {
-                "group": Cell(group.name, note="reference" if is_reference else why),
+                "group": Measured(group.name, note="reference" if is_reference else why),
                 "examples": group.examples,
                 "selected": group.counts["selected"],
                 "rate, %": measured_cell(group.rates["positive_rate"]),
-                "impact ratio": Cell(1.0) if is_reference else measured_cell(gap.ratio, why),
+                "impact ratio": Measured(1.0) if is_reference else measured_cell(gap.ratio, why),
             }
         )
     unknown = (f"Unknown: {counted(audit.dropped, 'example')} in no group.",)
@@ -157,7 +157,7 @@ def groups_table(audit: Audit, most: int | None = None) -> ReportTable:
     for group in groups:
         is_reference = group.name == audit.reference
         row: dict[str, Any] = {
-            "group": Cell(group.name, note="reference" if is_reference else ""),
+            "group": Measured(group.name, note="reference" if is_reference else ""),
             "examples": group.examples,
             **group.counts,
         }
@@ -195,7 +195,7 @@ def metrics_table(audit: Audit) -> ReportTable:
         rows.append(
             {
                 "metric": name,
-                "value": Cell(*measured),
+                "value": Measured(*measured),
                 "defined by": why or source,
                 "meaning": capital(meaning),
             }
@@ -263,7 +263,7 @@ def group_changes_table(comparison: Comparison) -> ReportTable:
     )
 
 
-def _changed(measured: IntervalEstimate) -> Cell:
+def _changed(measured: IntervalEstimate) -> Measured:
     cell = measured_cell(measured, "undefined in one of the two")
     return cell._replace(differs=findings.excludes_zero(measured))
 
@@ -310,10 +310,10 @@ def _verdict_row(gap: Gap, *mirrored: Gap) -> dict[str, Any]:
     ends = f"{_rough(fewest)}-{_rough(most)}" if most < BILLION else f"{_rough(fewest)}+"
     return {
         "constraint": gap.name,
-        "value": Cell(sign * (gap.estimate or 0.0), low, high),
+        "value": Measured(sign * (gap.estimate or 0.0), low, high),
         "limit alone": f"{'>= ' if gap.minimum else ''}{number(sign * limit)}",
         "bound": number(sign * gap.bound),
-        "verdict": Cell(gap.decision, differs=gap.decision == "violated"),
+        "verdict": Measured(gap.decision, differs=gap.decision == "violated"),
         "examples to decide": ends if gap.decision == "undecided" else "",
     }
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,6 @@ from fairbound.reports._figures import (
     PAPER,
     SOFT,
     error_bars,
-    in_lines,
     label_points,
     legend,
     look,
@@ -131,7 +131,7 @@ def _set_curve_axes(
         axes.axhline(bound, color=INK, linestyle="--", linewidth=1, label="bound")
     axes.set(xlim=(0, end), ylim=axis.range)
     label = f"|{quantity}|" if results.gaps.absolute and quantity != LOSS else quantity
-    axes.set_title(in_lines(label, 24), fontsize=11, weight="normal")
+    axes.set_title(fill(label, 24), fontsize=11, weight="normal")
     axes.locator_params(nbins=4)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if x < 1000 else f"{x / 1000:g}k")
 
@@ -280,7 +280,7 @@ def _method_panels(
     method."""
     figure, parts = panels(len(names) + 1, _WIDTH, rows * height + 62, columns=6)
     grid = {}
-    titles = [in_lines(name, _WIDTH // 8) for name in names]
+    titles = [fill(name, _WIDTH // 8) for name in names]
     lines = max(title.count("\n") for title in titles)  # axes begin at one height
     for name, title, panel in zip(names, titles, parts, strict=False):
         grid[name] = list(panel.subplots(rows, 1, squeeze=False, sharex=True, **settings)[:, 0])

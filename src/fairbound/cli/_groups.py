@@ -12,7 +12,7 @@ from rich.console import Console
 from fairbound._utils.files import check_place, write_text
 from fairbound._utils.sentences import counted
 from fairbound.cli._printing import console, plain, print_body
-from fairbound.reports._table import WHOLE, Cell, ReportTable
+from fairbound.reports._table import WHOLE, Measured, ReportTable
 from fairbound.reports._words import percent, visible
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
@@ -151,7 +151,7 @@ def _table(found: Grouping, shown: list[int], rates: list[IntervalEstimate] | No
     for i in shown:
         size = int(found.sizes[i])
         row = {"group": found.name(i), "rows": size, "share": size / total}
-        rows.append(row if rates is None else row | {"base_rate": Cell(*rates[i])})
+        rows.append(row if rates is None else row | {"base_rate": Measured(*rates[i])})
     formats: dict[str, Any] = {"rows": WHOLE, "share": percent, "base_rate": "{:.3f}"}
     headings = {"base_rate": "label = 1 [95 %]"}
     return ReportTable.of_rows("", rows, formats=formats, headings=headings)

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
@@ -135,15 +134,6 @@ def thinned(count: int, most: int) -> Any:
     """Places of at most so many points, the first and the last among them: a curve needs no
     more."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
-
-
-def in_lines(name: str, width: int) -> str:
-    """A whole name, in lines of this many letters.
-
-    >>> in_lines("American Indian alone, female", 22)
-    'American Indian alone,\\nfemale'
-    """
-    return fill(name, width)
 
 
 # Error bars and labels ----------------------------------------------------------------------------

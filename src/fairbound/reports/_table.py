@@ -32,7 +32,7 @@ MAX_NAME = 32
 FIGURES = ("", "value", "mean")  # fields
 
 
-class Cell(NamedTuple):
+class Measured(NamedTuple):
     """A figure or text of a table, with the ends of its interval."""
 
     value: Any
@@ -112,14 +112,17 @@ class ReportTable:
 
     @staticmethod
     def of_rows(title: str, rows: Sequence[Mapping[str, Any]], **settings: Any) -> ReportTable:
-        """A table from its rows: by column, a `Cell` or a figure or text alone.
+        """A table from its rows: by column, a `Measured` or a figure or text alone.
 
         Args:
             title: what is in the table.
             rows: all with the same columns.
             settings: the others of a table.
 
-        >>> rows = [{"group": "a", "rate": Cell(0.5, 0.4, 0.6)}, {"group": "b", "rate": Cell(None)}]
+        >>> rows = [
+        ...     {"group": "a", "rate": Measured(0.5, 0.4, 0.6)},
+        ...     {"group": "b", "rate": Measured(None)},
+        ... ]
         >>> print(ReportTable.of_rows("Rates", rows, digits=1).to_text())
         group           rate
         a     0.5 [0.4, 0.6]
@@ -127,8 +130,11 @@ class ReportTable:
         """
         frame: dict[tuple[str, str], list[Any]] = {}
         for name in rows[0] if rows else ():
-            cells = [row[name] if isinstance(row[name], Cell) else Cell(row[name]) for row in rows]
-            for part, values in zip(Cell._fields, zip(*cells, strict=True), strict=True):
+            cells = [
+                row[name] if isinstance(row[name], Measured) else Measured(row[name])
+                for row in rows
+            ]
+            for part, values in zip(Measured._fields, zip(*cells, strict=True), strict=True):
                 if part == "value" or any(value not in (None, "", False) for value in values):
                     frame[name, part] = list(values)
         return ReportTable(title, frame, **settings)

@@ -25,7 +25,7 @@ from fairbound.integrations.sklearn._corrections import (
 )
 from fairbound.integrations.sklearn._membership import probabilities
 from fairbound.reports._page import PageSection, as_text
-from fairbound.reports._table import Cell, ReportTable
+from fairbound.reports._table import Measured, ReportTable
 from fairbound.reports._words import confidence, estimate
 
 # smallest selection rate over the largest: below, US agencies look closer (29 CFR 1607.4 D)
@@ -270,7 +270,7 @@ def _choice(fitted: Any) -> str:
 def _candidates(fitted: Any) -> ReportTable:
     rows = [
         {
-            "candidate": Cell(name, note="chosen" if name == fitted.choice_ else ""),
+            "candidate": Measured(name, note="chosen" if name == fitted.choice_ else ""),
             "violation": value.violation,
             "accuracy": value.accuracy,
             "loss": value.loss,

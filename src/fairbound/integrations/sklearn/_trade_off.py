@@ -26,7 +26,7 @@ from fairbound.integrations.sklearn._inputs import Notion, make_constraints
 from fairbound.metrics._intervals import wilson
 from fairbound.reports._figures import label_points
 from fairbound.reports._page import as_text
-from fairbound.reports._table import Cell, ReportTable
+from fairbound.reports._table import Measured, ReportTable
 
 _BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2)
 
@@ -56,8 +56,8 @@ class TradeOffCurve(NamedTuple):
             {
                 "constraint": point.constraint,
                 "bound": "none" if point.bound is None else f"{point.bound:g}",
-                "largest gap": Cell(point.gap, *point.gap_interval),
-                "accuracy": Cell(point.accuracy, *point.accuracy_interval),
+                "largest gap": Measured(point.gap, *point.gap_interval),
+                "accuracy": Measured(point.accuracy, *point.accuracy_interval),
                 "": "<- bound" if point.chosen else "",
             }
             for point in self.points
