@@ -129,7 +129,8 @@ class ReportTable:
         for name in rows[0] if rows else ():
             cells = [row[name] if isinstance(row[name], Cell) else Cell(row[name]) for row in rows]
             for part, values in zip(Cell._fields, zip(*cells, strict=True), strict=True):
-                if part == "value" or any(value not in (None, "", False) for value in values):
+                blank = (Cell._field_defaults.get(part),) * len(rows)
+                if part == "value" or values != blank:
                     frame[name, part] = list(values)
         return ReportTable(title, frame, **settings)
 
