@@ -230,7 +230,7 @@ def test_the_page_says_what_was_audited_and_how(
     words = " ".join(unescape(re.sub("<[^>]*>", " ", html)).split())
     for expected in (
         "Risk <scores>",
-        "compas.csv · 6,168 examples · label two_year_recid · score decile_score, threshold 5",
+        "6,168 examples, 3 groups by race; scores, threshold 5",
         "Rows 6,200",
         "Condition race != 'Asian'",
         "Reference group Caucasian",

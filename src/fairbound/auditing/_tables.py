@@ -245,21 +245,21 @@ def metric_changes_table(comparison: Comparison) -> ReportTable:
 
 def group_changes_table(comparison: Comparison) -> ReportTable:
     """The changes of the rates of the groups that are in both audits, the largest first."""
-    second = {group.name: group.examples for group in comparison.second.groups}
-    both = [group for group in comparison.first.groups if group.name in comparison.groups]
-    both.sort(key=lambda group: -group.examples)
+    sizes = {group.name: group.examples for group in comparison.second.groups}
+    first = sorted(comparison.first.groups, key=lambda group: -group.examples)
     rows = [
-        {"group": group.name, "first": group.examples, "second": second[group.name]}
+        {"group": group.name, "first": group.examples, "second": sizes[group.name]}
         | {name: _changed(gap) for name, gap in comparison.groups[group.name].items()}
-        for group in both[:MAX_LISTED]
-    ]
+        for group in first
+        if group.name in comparison.groups
+    ][:MAX_LISTED]
     shared = [name for name in rows[0] if all(name in row for row in rows)]
     return ReportTable.of_rows(
         "Changes by group",
         [{name: row[name] for name in shared} for row in rows],
         formats=dict.fromkeys(shared, signed) | {"first": WHOLE, "second": WHOLE},
         headings={name: findings.title(name) for name in shared}
-        | {"first": "Examples, first", "second": "Examples, second"},
+        | {"first": "Examples in the first", "second": "in the second"},
     )
 
 
@@ -517,12 +517,6 @@ def audit_page(audit: Audit, *, heading: str = "", command: str = "") -> str:
     """
     made = "prediction" if audit.threshold is None else "score"
     threshold = "" if audit.threshold is None else f", threshold {audit.threshold:g}"
-    known = {
-        audit.source: heading,
-        counted(audit.examples, "example"): "known",
-        f"label {audit.label}": audit.label,
-        f"{made} {audit.made}{threshold}": audit.made,
-    }
     facts = {
         "File": audit.source,
         "Label": audit.label,
@@ -552,7 +546,7 @@ def audit_page(audit: Audit, *, heading: str = "", command: str = "") -> str:
             *([alone] if parts else []),
             _reading(audit),
         ],
-        below=" · ".join(words for words, is_known in known.items() if is_known),
+        below=findings.summary(audit),
     )
 
 
@@ -574,25 +568,19 @@ def comparison_page(
     from fairbound.auditing import _figures as figures
 
     first, second = comparison.first, comparison.second
-    facts = {
-        name: findings.summary(audit)
-        for name, audit in zip(comparison.names, (first, second), strict=True)
-    }
-    audits = [
+    audits = dict(zip(comparison.names, (first, second), strict=True))
+    facts = {name: findings.summary(audit) for name, audit in audits.items()}
+    facts |= {"Label": first.label, "Condition": first.where}
+    folded = [
         PageSection(title=f"The audit of {name}", body=_everything(audit), is_folded=True)
-        for name, audit in zip(comparison.names, (first, second), strict=True)
+        for name, audit in audits.items()
     ]
     return page(
         heading or f"Comparison of two audits: {', '.join(comparison.names)}",
         [
             *(_warning(first) or _warning(second)),
             *opening,
-            _about(
-                {**facts, "Label": first.label, "Condition": first.where},
-                command,
-                first,
-                comparison.notes,
-            ),
+            _about(facts, command, first, comparison.notes),
             PageSection(title="What changes", body=[INDEPENDENT, metric_changes_table(comparison)]),
             PageSection(
                 title="Rates by group",
@@ -602,7 +590,7 @@ def comparison_page(
                     group_changes_table(comparison),
                 ],
             ),
-            PageSection(title="Both audits", body=audits),
+            PageSection(title="Both audits", body=folded),
             _reading(first),
         ],
     )

@@ -38,16 +38,11 @@ class Verdict:
         if self.decision != "undecided":
             return max((gap for gap in self.gaps if gap.decision == self.decision), key=nearness)
         undecided = [gap for gap in self.gaps if gap.decision == "undecided"]
-        known = [(gap.needed, gap) for gap in undecided if gap.needed is not None]
-        over = [
-            (needed, gap)
-            for needed, gap in known
-            if gap.estimate is not None and gap.estimate > gap.bound
-        ]
-        if over:  # one violation is enough, so the one that needs the fewest examples
-            return min(over, key=lambda pair: pair[0])[1]
         unknown = [gap for gap in undecided if gap.needed is None]
-        return unknown[0] if unknown else max(known, key=lambda pair: pair[0])[1]
+        known = sorted(undecided, key=lambda gap: gap.needed or 0.0)[len(unknown) :]
+        # one violation is enough, so the one that needs the fewest examples
+        over = [gap for gap in known if (gap.estimate or 0.0) > gap.bound]
+        return (*over, *unknown, *known[::-1])[0]
 
     @property
     def sentence(self) -> str:

@@ -15,9 +15,9 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table as Grid
 
-from fairbound.cli._printing import console
+from fairbound.cli._printing import console, print_body
+from fairbound.reports._table import ReportTable
 
 if TYPE_CHECKING:  # a command loads torch when it runs, so that --help is quick
     from fairbound.data._acs_files import SurveyFile
@@ -35,19 +35,18 @@ def list_command(
 
     out = console()
     there = acs_files.available(folder)
-    grid = Grid(box=None, padding=(0, 2, 0, 0))
-    for column in ("source", "content", "file"):
-        grid.add_column(column, overflow="fold")
-    for found in there:
-        grid.add_row(*_row(found))
+    rows = [_row(file) for file in there]
     for state in STATES:
-        rows = int(population(state).counts.sum())
-        grid.add_row(
-            f"synthetic:{state}",
-            f"Income, {rows:,} rows",
-            "(generated, fitted to the real extract)",
+        people = int(population(state).counts.sum())
+        content = f"Income, {people:,} rows"
+        rows.append(
+            {
+                "source": f"synthetic:{state}",
+                "content": content,
+                "file": "(generated, fitted to the real extract)",
+            }
         )
-    out.print(grid)
+    print_body([ReportTable.of_rows("", rows)], out)
     if not there:
         none = f"{folder}, which does not exist" if folder else "none of the usual places exists"
         searched = ", ".join(str(place) for place in acs_files.folders(folder)) or none
@@ -62,13 +61,10 @@ def list_command(
         )
 
 
-def _row(found: SurveyFile) -> tuple[str, str, str]:
+def _row(found: SurveyFile) -> dict[str, str]:
     task = found.task or "every task"
-    return (
-        escape(found.source),
-        f"{task}, {found.year or 'any year'}, {_size(found.path)}",
-        escape(str(found.path)),
-    )
+    content = f"{task}, {found.year or 'any year'}, {_size(found.path)}"
+    return {"source": found.source, "content": content, "file": str(found.path)}
 
 
 def _size(path: Path) -> str:

@@ -76,6 +76,7 @@ STYLE = {
 }
 Ends = tuple[float, float]
 TITLE = "title: "  # how a group's id begins that becomes a title
+STUBS = ((0, 1), (3, 2))  # matplotlib's markers TICKLEFT, TICKRIGHT; TICKDOWN, TICKUP
 # sixteenths: where error bars are not, first
 TURNS = (2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11, 0, 8, 4, 12)
 
@@ -146,7 +147,8 @@ def error_bars(
     y_ends: Ends | None = None,
     color: str = INK,
 ) -> None:
-    """A bar through a point between two ends along x, y or both; it stops where the axes end.
+    """A bar through a point between two ends along x, y or both; a side that leaves the axes is a
+    short stub instead: it would be a line across all other points.
 
     Args:
         axes: whose limits are set before.
@@ -155,10 +157,17 @@ def error_bars(
         y_ends: of the bar along y.
         color: of both bars.
     """
-    x, y = at
-    for ends in ((x_ends, (y, y)), ((x, x), y_ends)):
-        if None not in ends:
-            axes.plot(*ends, color=color, linewidth=1, zorder=1.9)
+    limits = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    for direction, ends in enumerate((x_ends, y_ends)):
+        if ends is None:
+            continue
+        low, high = limits[direction]
+        line = {"color": color, "linewidth": 1, "zorder": 1.9}
+        reach = [end if low <= end <= high else at[direction] for end in ends]
+        axes.plot(*((reach, (at[1],) * 2) if direction == 0 else ((at[0],) * 2, reach)), **line)
+        for end, stub in zip(ends, STUBS[direction], strict=True):
+            if not low <= end <= high:
+                axes.plot(*at, marker=stub, markersize=14, **line)
 
 
 def label_points(

@@ -130,12 +130,11 @@ class ReportTable:
         """
         frame: dict[tuple[str, str], list[Any]] = {}
         for name in rows[0] if rows else ():
-            cells = [
-                row[name] if isinstance(row[name], Measured) else Measured(row[name])
-                for row in rows
-            ]
+            column = [row[name] for row in rows]
+            cells = [cell if isinstance(cell, Measured) else Measured(cell) for cell in column]
             for part, values in zip(Measured._fields, zip(*cells, strict=True), strict=True):
-                if part == "value" or any(value not in (None, "", False) for value in values):
+                blank = (Measured._field_defaults.get(part),) * len(rows)
+                if part == "value" or values != blank:
                     frame[name, part] = list(values)
         return ReportTable(title, frame, **settings)
 
