@@ -214,7 +214,7 @@ def test_bad_calls_are_sentences() -> None:
         run(Problem(problem.forward, bce, None, problem.data), SSLALM(), sampler, x0[0], 5)
     with pytest.raises(
         ValueError,
-        match=r"0 cells \(\) .*2 cells \(0, 1\)",
+        match=r"0 cells \(\) .*2 cells \(0 and 1\)",
     ):
         run(problem, SSLALM(), Sampler(Split.all_train(240)), x0[0], 5)
 

@@ -235,7 +235,7 @@ def test_the_group_at_prediction_is_asked_for_and_must_be_known() -> None:
             match=r"group_at_prediction=True.*sensitive_features=",
         ):
             ask()
-    with pytest.raises(ValueError, match=r"'C'.*A, B"):
+    with pytest.raises(ValueError, match=r"'C'.*A and B"):
         fair.predict(X[:1], sensitive_features=["C"])
 
 
