@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from commands import call
 from sklearn.metrics import log_loss
 
 from fairbound.auditing import audit, audit_columns
+from fairbound.auditing._tables import audit_page
 from fairbound.metrics._counts import Counts
 from fairbound.metrics._intervals import spread
 from fairbound.metrics.fairness_metrics import METRICS, Metric, values
@@ -45,6 +47,20 @@ def test_print_shows_groups_and_metrics() -> None:
     assert any(line.startswith("demographic_parity_difference ") for line in shown)
     assert any(line.startswith("Reference group: white; 95 % intervals") for line in shown)
     assert all(len(line) <= 80 for line in shown)
+
+
+def test_rates_and_metrics_that_need_labels_may_be_absent() -> None:
+    columns = people()
+    found = audit(columns["y"], columns["race"], predictions=columns["made"], draws=50)
+    groups = tuple(
+        replace(group, counts={}, against_reference={}, rates={"positive_rate": rate})
+        for group in found.groups
+        for rate in [group.rates["positive_rate"]]
+    )
+    gap = "demographic_parity_difference"
+    bare = replace(found, groups=groups, metrics={gap: found.metrics[gap]}, pairs={})
+    assert gap in str(bare)
+    assert gap in audit_page(bare)
 
 
 def test_an_audit_of_scores_has_every_number() -> None:

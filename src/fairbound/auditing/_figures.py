@@ -296,6 +296,8 @@ def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
 def _overall(groups: Sequence[GroupAudit]) -> Mapping[str, float | None]:
     """The rates of all groups together, from the sums of their counts."""
     cells = ("false_positives", "true_negatives", "false_negatives", "true_positives")
+    if not set(cells) <= set(groups[0].counts):
+        return {}
     fp, tn, fn, tp = (sum(group.counts[cell] for group in groups) for cell in cells)
     counts = Counts.from_cells({"overall": (fp, tn, fn, tp)})
     return {rate: counts.rate(rate)[0] for rate in PANELS if rate in groups[0].rates}

@@ -49,12 +49,7 @@ COUNTS = {  # headings of counts, which stand side by side
     "false_negatives": "FN",
 }
 AMONG = {0: ("false_positives", "true_negatives"), 1: ("false_negatives", "true_positives")}
-GAPS = (
-    "demographic_parity_difference",
-    "equalized_odds_difference",
-    "accuracy_difference",
-    "largest_loss_gap",
-)
+GAPS = ("demographic_parity_difference", "equalized_odds_difference")  # in a sentence
 INDEPENDENT = (
     "Intervals of changes are those of independent samples; for two models on the same examples"
     " they are wider than need be."
@@ -427,14 +422,17 @@ def _numbers(audit: Audit, most: int) -> list[Section]:
     hidden = len(audit.groups) - most
     more = [f"... and {counted(hidden, 'smaller group')}"] if hidden > 0 else []
     groups = Section(title="Groups", body=[*weights, groups_table(audit, most), *more])
-    return [groups, Section(title="Metrics", body=[metrics_table(audit), pairs_table(audit)])]
+    metrics = [metrics_table(audit), *([pairs_table(audit)] if audit.pairs else [])]
+    return [groups, Section(title="Metrics", body=metrics)]
 
 
 def _alone(audit: Audit) -> list[str]:
     """The main gaps by every attribute alone."""
     return [
         f"By {part.attributes[0]} alone ({counted(len(part.groups), 'group')}): "
-        + ", ".join(f"{name} {estimate(*part.metrics[name])}" for name in GAPS[:2])
+        + ", ".join(
+            f"{name} {estimate(*part.metrics[name])}" for name in GAPS if name in part.metrics
+        )
         for part in audit.parts
     ]
 
