@@ -49,12 +49,7 @@ COUNTS = {  # headings of counts, which stand side by side
     "false_negatives": "FN",
 }
 AMONG = {0: ("false_positives", "true_negatives"), 1: ("false_negatives", "true_positives")}
-GAPS = (
-    "demographic_parity_difference",
-    "equalized_odds_difference",
-    "accuracy_difference",
-    "largest_loss_gap",
-)
+GAPS = ("demographic_parity_difference", "equalized_odds_difference")  # in a sentence
 INDEPENDENT = (
     "Intervals of changes are those of independent samples; for two models on the same examples"
     " they are wider than need be."
@@ -467,7 +462,8 @@ def _numbers(audit: Audit, most: int) -> list[PageSection]:
     hidden = len(audit.groups) - most
     more = [f"... and {counted(hidden, 'smaller group')}"] if hidden > 0 else []
     groups = PageSection(title="Groups", body=[*weights, groups_table(audit, most), *more])
-    metrics = PageSection(title="Metrics", body=[metrics_table(audit), pairs_table(audit)])
+    tables = [metrics_table(audit), *([pairs_table(audit)] if audit.pairs else [])]
+    metrics = PageSection(title="Metrics", body=tables)
     return [groups, metrics] if audit.labeled else [metrics]
 
 
@@ -477,7 +473,9 @@ def _alone(audit: Audit) -> list[Any]:
         return [selection_table(part, MAX_PRINTED) for part in audit.parts]
     return [
         f"By {part.attributes[0]} alone ({counted(len(part.groups), 'group')}): "
-        + ", ".join(f"{name} {estimate(*part.metrics[name])}" for name in GAPS[:2])
+        + ", ".join(
+            f"{name} {estimate(*part.metrics[name])}" for name in GAPS if name in part.metrics
+        )
         for part in audit.parts
     ]
 

@@ -47,7 +47,8 @@ class TableCell(NamedTuple):
 
     text: str
     key: str = ""  # what its table is sorted by; empty: always last
-    small: str = ""  # below the text
+    ends: str = ""  # its interval, below the text
+    small: str = ""  # below both
     is_marked: bool = False
     shade: float | None = None  # of its ground, from 0 to 1
     href: str = ""  # where its text leads
@@ -244,10 +245,9 @@ class ReportTable:
         """The cells of a page; `links` are where names of rows lead."""
         columns = []
         for place, column in enumerate(self.columns):
-            below = [column.ends, column.notes]
+            below = [column.notes]
             for label, texts in column.details.items():
                 below.append(["" if text == MISSING else f"{label}: {text}" for text in texts])
-            smalls = ["; ".join(filter(None, parts)) for parts in zip(*below, strict=True)]
             leads = links if links and place == 0 else {}
             is_shaded = self.shaded and not column.is_text
             columns.append(
@@ -255,13 +255,14 @@ class ReportTable:
                     TableCell(
                         text,
                         _sort_key(figure),
-                        small,
-                        mark,
+                        ends,
+                        "; ".join(filter(None, smalls)),
+                        is_marked,
                         figure if is_shaded else None,
                         leads.get(text, ""),
                     )
-                    for text, figure, small, mark in zip(
-                        column.text, column.figures, smalls, column.marked, strict=True
+                    for text, figure, ends, is_marked, *smalls in zip(
+                        column.text, column.figures, column.ends, column.marked, *below, strict=True
                     )
                 ]
             )

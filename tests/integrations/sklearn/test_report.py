@@ -238,7 +238,7 @@ def test_the_page_opens_with_the_verdicts(
     assert top.index(fair.verdict_.sentence) < top.index("Candidates")
     assert f"On {len(fair.calibration_):,} calibration examples, which nothing else has used" in top
     for row in verdict_table(fair.verdict_.gaps, fair.verdict_.level).rows():
-        assert joined(" ".join(f"{cell.text} {cell.small}" for cell in row)) in top
+        assert joined(" ".join(f"{cell.text} {cell.ends} {cell.small}" for cell in row)) in top
     for name, found in fair.candidates_:
         chosen = "chosen " * (name == fair.choice_)
         assert f"{name} {chosen}{found.violation:.4f} {found.accuracy:.4f} {found.loss:.4f}" in top
