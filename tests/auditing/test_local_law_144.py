@@ -136,7 +136,7 @@ def test_the_command_needs_no_label(tmp_path: Path) -> None:
     assert "Selection rates and impact ratios by race x sex" in printed
     assert f"Unknown: {pd.isna(columns['sex']).sum()} examples" in printed
     table = pd.read_csv(tmp_path / "groups.csv")
-    assert {"selected", "positive_rate", "positive_rate_ratio low"} <= set(table)
+    assert {"selected", "positive_rate", "positive_rate_ratio_low"} <= set(table)
     assert "above the median" in " ".join(call(*options, "--score", "score").split())
     call(*options, "--score", "score", "-o", tmp_path / "a.html")
     page = (tmp_path / "a.html").read_text()

@@ -421,9 +421,9 @@ def test_csv_round_trip() -> None:
     """Every number comes back as it was, and what does not exist is empty."""
     first, second = csv.DictReader(io.StringIO(TABLE.to_csv()))
     assert first["row"] == 'a_b, "c" #1'
-    numbers = ("loss mean", "loss std", "gap low", "gap high", "off mean", "holds", "rate")
+    numbers = ("loss_mean", "loss_std", "gap_low", "gap_high", "off_mean", "holds", "rate")
     assert [float(first[name]) for name in numbers] == [1 / 3, 0.1, -0.123, 2e-17, -0.1, 0.35, 0.25]
-    assert (first["runs"], first["off differs"]) == ("25000", "True")
+    assert (first["runs"], first["off_differs"]) == ("25000", "True")
     assert list(second.values()) == ["none", "0", *[""] * 9]
 
 

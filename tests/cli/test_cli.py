@@ -137,7 +137,7 @@ class TestAudit:
         head, *lines = csv.reader(out.read_text().splitlines())
         assert {line[0] for line in lines} == {"'=1+1", "'+1", "'-1", "'@x", "plain"}
         assert head[:2] == ["group", "examples"]
-        assert float(lines[0][head.index("positive_rate low")]) <= float(
+        assert float(lines[0][head.index("positive_rate_low")]) <= float(
             lines[0][head.index("positive_rate")]
         )
 

@@ -94,7 +94,7 @@ class ReportTable:
     ... }
     >>> table = ReportTable("Losses", frame, ("Two runs.",))
     >>> table.to_csv().splitlines()
-    ['method,loss mean,loss std', 'SGD,0.4064,0.0031', 'SSw,,']
+    ['method,loss_mean,loss_std', 'SGD,0.4064,0.0031', 'SSw,,']
     >>> print(table.to_text())
     method            loss
     SGD    0.4064 ± 0.0031
@@ -280,7 +280,12 @@ class ReportTable:
     def to_csv(self) -> str:
         """One line a row, with every figure in full; without title and notes."""
         keys = [key for key in self.frame if key[1] != "note"]
-        headings = [name if part in ("", "value") else f"{name} {part}" for name, part in keys]
+        # positive_rate_low, as a program names it, and "train loss mean"
+        marks = [" " if " " in name else "_" for name, _ in keys]
+        headings = [
+            name if part in ("", "value") else f"{name}{mark}{part}"
+            for (name, part), mark in zip(keys, marks, strict=True)
+        ]
         return csv_text(headings, zip(*(list(self.frame[key]) for key in keys), strict=True))
 
     def to_latex(self) -> str:
