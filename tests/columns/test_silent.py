@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import call
 
 from fairbound import audit, audit_columns, verdict
 from fairbound.columns import Coded, Column, group_numbers, read_columns
@@ -112,6 +113,14 @@ def test_numbers_between_semicolons(
     else:
         assert columns["w"].tolist() == expected
         assert bool(columns.notes) == any("," in weight for weight in weights), "noted"
+
+
+def test_the_command_takes_the_mark(tmp_path: Path) -> None:
+    rows = "1,250;a;1;1\n999;a;0;1\n1,125;b;1;0\n998;b;0;0\n"
+    path = written(tmp_path, "w;g;y;p\n" + rows * 9)
+    options = ["audit", path, "--label", "y", "--prediction", "p", "--group", "g", "--weight", "w"]
+    assert "--decimal '.'" in call(*options, code=1)
+    assert "weighted" in call(*options, "--decimal", ".")
 
 
 def test_commas_of_thousands_are_noted(tmp_path: Path) -> None:

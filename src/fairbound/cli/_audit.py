@@ -76,6 +76,12 @@ def audit_command(
             help="Encoding of a CSV file.", show_default="detected: UTF-8, UTF-16 or latin-1"
         ),
     ] = None,
+    decimal: Annotated[
+        str | None,
+        typer.Option(
+            help="What begins the decimals in a CSV file.", show_default="detected: . or ,"
+        ),
+    ] = None,
     reference: Annotated[
         str | None,
         typer.Option(help="Group that the others are compared to.", show_default="the largest"),
@@ -188,7 +194,14 @@ def audit_command(
     def read(path: str) -> Any:
         with working(f"reading {Path(path).name}"):
             marks = (*MISSING_MARKS, *(missing or ()))
-            return read_columns(path, missing=marks, encoding=encoding, only=only, threads=several)
+            return read_columns(
+                path,
+                missing=marks,
+                encoding=encoding,
+                decimal=decimal,
+                only=only,
+                threads=several,
+            )
 
     def audited(columns: Any, made: str, path: str, threshold: float | None) -> Audit:
         by = {"prediction": made} if score is None else {"score": made, "threshold": threshold}
