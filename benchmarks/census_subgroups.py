@@ -38,7 +38,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from fairbound import Constrained, DescentAscent, constraints
 from fairbound.columns import Coded, Intersection
-from fairbound.data._attributes import parse_attributes
+from fairbound.columns._specs import parse_attributes
 from fairbound.metrics import Losses, group_loss_intervals
 
 FEATURES = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P", "ST")

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from fairlearn import metrics as fairlearn
 
+from fairbound.columns import _codebook as codebook
 from fairbound.columns._attributes import Intersection
-from fairbound.data import _codebook as codebook
 from fairbound.metrics import metric_intervals
 from fairbound.metrics._counts import Counts
 from fairbound.metrics.fairness_metrics import group_rates, values

@@ -57,7 +57,7 @@ LAYERS = {
     "constraints": ("core",),
     "metrics": ("columns",),
     "data": ("columns", "core", "constraints", "metrics"),
-    "auditing": ("columns", "reports", "core", "constraints", "metrics", "data"),
+    "auditing": ("columns", "reports", "core", "constraints", "metrics"),
     "training": ("columns", "core", "algorithms", "constraints", "metrics", "data"),
     "integrations": (
         *("columns", "reports", "core", "algorithms", "constraints"),

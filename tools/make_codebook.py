@@ -1,7 +1,7 @@
-"""Extract the embedded code book, `src/fairbound/data/codebook.csv`, from the Census Bureau's data
+"""Extract the embedded code book, `src/fairbound/columns/codebook.csv`, from the Census Bureau's data
 dictionary.
 
-    python tools/make_codebook.py PUMS_Data_Dictionary_2018.csv src/fairbound/data/codebook.csv
+    python tools/make_codebook.py PUMS_Data_Dictionary_2018.csv src/fairbound/columns/codebook.csv
 
 Source: US Census Bureau, 2018 ACS 1-year Public Use Microdata Sample, data dictionary (a work of
 the US government, in the public domain):

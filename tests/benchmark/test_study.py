@@ -27,8 +27,8 @@ from fairbound.benchmark._plan import Plan
 from fairbound.benchmark._study import Study, load_study, paper_names, study_names
 from fairbound.benchmark._task import examples_of_step
 from fairbound.benchmark.problems.table import PAPER_NOTIONS, SplitSpec
-from fairbound.data._attributes import parse_attribute
-from fairbound.data._codebook import codes
+from fairbound.columns._codebook import codes
+from fairbound.columns._specs import parse_attribute
 
 # saves the iterates of both branches, as Algorithm 3 prints
 SSw = partial(SwitchingSubgradient, feasible_only=False)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairbound.columns import _codebook as codebook
 from fairbound.columns._attributes import OTHER, Against, Banded, Coded, Intersection
-from fairbound.data import _codebook as codebook
 
 SEX = Coded("SEX", (1, 2), ("male", "female"))
 RACE = Coded("RACE", ("w", "b", "a"), ("white", "black", "asian"))

@@ -18,9 +18,9 @@ import torch
 from census import DATA, needs_extract
 from folktables.load_acs import load_acs
 
+from fairbound.columns import _codebook as codebook
 from fairbound.data import _acs as acs
 from fairbound.data import _acs_files as acs_files
-from fairbound.data import _codebook as codebook
 from fairbound.data import best, load
 from fairbound.data._tasks import TASKS, CensusTask, apply
 

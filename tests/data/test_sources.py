@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairbound.data import Table, load, parse_attribute, parse_attributes, random_split
+from fairbound.columns import parse_attribute, parse_attributes
+from fairbound.data import Table, load, random_split
 from fairbound.data import _sources as sources
 
 

@@ -23,7 +23,7 @@ from fairbound.columns._column import (
 )
 from fairbound.columns._labels import binary, binary_like, different_values, one_against_rest
 from fairbound.columns._rows import rows_where
-from fairbound.data._attributes import is_census_export, parse_attributes
+from fairbound.columns._specs import is_census_export, parse_attributes
 
 Rows = NDArray[np.int64]  # numbers of rows
 MAX_CLASSES = 50  # different numbers in a label, above which it is no set of classes

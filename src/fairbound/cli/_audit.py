@@ -152,7 +152,7 @@ def audit_command(
     from fairbound.auditing._tables import groups_table, report, report_comparison, write_page
     from fairbound.columns._read import MISSING_MARKS, read_columns
     from fairbound.columns._rows import names_in
-    from fairbound.data._attributes import one_by_one
+    from fairbound.columns._specs import one_by_one
 
     if (score is None) == (prediction is None):
         raise ValueError("give either --score or --prediction: the column that the model made")

@@ -54,7 +54,7 @@ def groups_command(
     """List the intersectional groups of a table: how many are definable, how many are populated,
     and their sizes."""
     from fairbound.columns._attributes import Intersection
-    from fairbound.data._attributes import is_census_export, parse_attributes
+    from fairbound.columns._specs import is_census_export, parse_attributes
     from fairbound.data._table import is_census
 
     check_place(json_out, [source])

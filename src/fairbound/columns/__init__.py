@@ -13,6 +13,7 @@ from fairbound.columns._column import Column
 from fairbound.columns._groups import group_numbers
 from fairbound.columns._labels import binary, binary_like, two_values
 from fairbound.columns._read import read_columns
+from fairbound.columns._specs import parse_attribute, parse_attributes
 
 __all__ = [
     "Against",
@@ -25,6 +26,8 @@ __all__ = [
     "binary",
     "binary_like",
     "group_numbers",
+    "parse_attribute",
+    "parse_attributes",
     "read_columns",
     "two_values",
 ]

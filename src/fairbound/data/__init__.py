@@ -1,7 +1,6 @@
 """Load data by name or from your own tables, encode them as tensors, and split them."""
 
 from fairbound.columns._read import read_columns
-from fairbound.data._attributes import parse_attribute, parse_attributes
 from fairbound.data._balanced_batch_sampler import BalancedBatchSampler
 from fairbound.data._dataset import Dataset, Split
 from fairbound.data._encoders import Encoder
@@ -22,8 +21,6 @@ __all__ = [
     "best",
     "load",
     "paper_split",
-    "parse_attribute",
-    "parse_attributes",
     "random_split",
     "read_columns",
     "read_table",

@@ -23,12 +23,12 @@ from fairbound.columns._attributes import (
 )
 from fairbound.columns._column import Column, column_named, is_missing
 from fairbound.columns._labels import binary
-from fairbound.data._attributes import one_by_one, parse_attribute
+from fairbound.columns._specs import one_by_one, parse_attribute
 from fairbound.data._dataset import Dataset
 from fairbound.data._encoders import Encoder
 
 # One attribute or several, whose combinations are the groups; text as in
-# `fairbound.data._attributes`: "SEX,AGEP:25:65"
+# `fairbound.columns._specs`: "SEX,AGEP:25:65"
 Groups = str | Attribute | Sequence[str | Attribute] | Intersection
 CENSUS_KINDS = ("acs", "synthetic")  # of sources whose columns are those of the census code book
 Small = Literal["merge", "drop"]

@@ -166,7 +166,7 @@ def _book() -> dict[str, Variable]:
     titles: dict[str, tuple[str, str]] = {}
     values: dict[str, list[Range]] = {}
     blanks: dict[str, str] = {}
-    with files("fairbound.data").joinpath("codebook.csv").open(encoding="ascii") as lines:
+    with files("fairbound.columns").joinpath("codebook.csv").open(encoding="ascii") as lines:
         for line in csv.DictReader(lines):
             name, label = line["variable"], line["label"]
             match line["kind"]:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from fairbound._utils.sentences import did_you_mean
+from fairbound.columns import _codebook as codebook
 from fairbound.columns._attributes import Against, Attribute, Banded, Coded
 from fairbound.columns._column import Column, column_named
 from fairbound.columns._labels import meaning
-from fairbound.data import _codebook as codebook
 
 Columns = Mapping[str, Any]  # name -> (rows,)
 # letters of a variable that no other table has, such as AGEP or RAC1P, and not SEX

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from census import DATA, needs_extract
 
+from fairbound.columns import _codebook as codebook
 from fairbound.columns._attributes import Banded, Coded, Intersection
-from fairbound.data import _codebook as codebook
 from fairbound.data._acs import NEWER, STATES
 from fairbound.data._tasks import TASKS
 
