@@ -54,11 +54,14 @@ def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
 def random_split(
     groups: Tensor | NDArray[Any], shares: Mapping[str, float] | None = None, *, seed: int
 ) -> Split:
-    """A random, stratified partition of the examples into parts of these shares, named as in
-    `Split`.
+    """Divide the examples at random into parts, each with its share of every group, rounded up or
+    down.
 
-    Of every group each part gets its share of examples, rounded up or down. By default 60 % train,
-    20 % dual (for the multiplier updates) and 20 % test.
+    Args:
+        groups: (examples,) the group of each.
+        shares: of the parts, named as in `Split`, which sum to 1; 60 % train, 20 % dual (for the
+            multiplier updates) and 20 % test if not given.
+        seed: of the random numbers.
 
     >>> split = random_split(torch.arange(100) % 2, {"train": 0.5, "test": 0.5}, seed=0)
     >>> len(split.train), len(split.test)
