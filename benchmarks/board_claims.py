@@ -17,9 +17,10 @@ import numpy as np
 
 from fairbound.benchmark._store import Store
 from fairbound.benchmark._study import load_study
-from fairbound.benchmark.board._findings import interval_text, overall
+from fairbound.benchmark.board._findings import overall, share_words
 from fairbound.benchmark.board._results import PARTS, Board, InstanceName
 from fairbound.cli._report import stored_studies
+from fairbound.reports._words import interval
 
 
 def main(folder: str) -> int:
@@ -49,11 +50,10 @@ def shares(board: Board) -> str:
     lines.append(["---"] * len(lines[0]))
     for i in next(iter(board.shares.values())).order:
         line = [board.names[i] + (" (own step)" if board.methods[i].own_step else "")]
-        line += [
-            f"{one.share[i]:.2f} {interval_text(one.interval[i])}" for one in board.shares.values()
-        ]
+        line += [share_words(one, i) for one in board.shares.values()]
         for one in board.shares.values() if board.baseline not in (None, i) else ():
-            ends = interval_text(one.difference_interval[i, board.baseline])
+            low, high = one.difference_interval[i, board.baseline]
+            ends = interval(low, high, "{:z.2f}".format)
             line.append(f"{one.difference[i, board.baseline]:+.2f} {ends}")
         lines.append(line + [""] * (len(lines[0]) - len(line)))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
