@@ -56,6 +56,12 @@ def as_binary(values: Any, what: str) -> Tensor:
 
 
 def as_numbers(groups: Any) -> Tensor:
+    """(examples,) the number of each one's group, -1 for none."""
+    if not isinstance(groups, Tensor) and (kind := np.asarray(groups).dtype).kind in "OUS":
+        raise ValueError(
+            f"groups must be numbered 0, 1, ... (-1: in no group), got text ({kind}); number names"
+            " by np.unique(names, return_inverse=True)[1]"
+        )
     tensor = as_vector(groups)
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise ValueError(f"groups must be numbered 0, 1, ... (-1: in no group), got {tensor.dtype}")

@@ -316,7 +316,7 @@ def test_what_is_wrong_is_said() -> None:
         )
     with pytest.raises(ValueError, match=r"groups.*numbered.*float64"):
         fair.gradients(rows.tape, rows.losses, rows.groups * 1.0)
-    with pytest.raises(ValueError, match=r"groups.*numbers .*<U1"):
+    with pytest.raises(ValueError, match=r"groups.*numbered.*<U1.*np.unique"):
         fair.gradients(rows.tape, rows.losses, np.array(["A", "B"])[rows.groups])
     with pytest.raises(RuntimeError, match=r"torch, outside.*TensorFlow's graphs"):
         tf.function(lambda: fair.gradients(rows.tape, rows.losses, rows.groups), autograph=False)()
