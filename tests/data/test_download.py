@@ -120,7 +120,7 @@ class Bar:
 
 
 def get(server: Server, folder: Path, **kwargs: Any) -> tuple[Path, ...]:
-    return fetch(["OK"], folder=folder, base_url=server.url, timeout=600, **kwargs)
+    return fetch(["OK"], folder=folder, base_url=server.url, **kwargs)
 
 
 def files(folder: Path) -> list[str]:
@@ -237,7 +237,7 @@ def test_a_page_instead_of_a_zip_is_refused(server: Server, tmp_path: Path) -> N
     [
         (
             archive(name="psam_p51.csv"),
-            "there is no psam_p40.csv in it, only ACS2018_PUMS_README.pdf, psam_p51.csv",
+            "no person file of OK in the zip file, only ACS2018_PUMS_README.pdf, psam_p51.csv",
         ),
         (
             archive(CSV.replace("COW", "KOH")),
@@ -305,9 +305,8 @@ def test_a_state_that_fails_does_not_keep_the_others(server: Server, tmp_path: P
     with pytest.raises(ConnectionError) as error:
         fetch(["VA", "OK", "TX"], folder=tmp_path, base_url=server.url)
     said = str(error.value).splitlines()
-    assert said[0] == "2 of 3 states could not be fetched"
-    assert re.match(r"VA: http.*answered 404 .*csv_pva.zip", said[1])
-    assert re.match(r"TX: http.*sent no zip file .*csv_ptx.zip", said[2])
+    assert re.match(r"VA: http.*answered 404 .*csv_pva.zip", said[0])
+    assert re.match(r"TX: http.*sent no zip file .*csv_ptx.zip", said[1])
     assert files(tmp_path) == ["psam_p40.csv"]
 
 
@@ -381,5 +380,5 @@ def test_what_cannot_be_fetched(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="retries must be 0 or more"):
         fetch(["OK"], folder=tmp_path, retries=-1)
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"cannot be created .*name another folder"):
+    with pytest.raises(OSError, match=r"cannot be written .*name another folder"):
         fetch(["OK"], folder=tmp_path / "file")

@@ -98,26 +98,12 @@ def best(state: str, folder: str | Path | None = None) -> str:
     hold them."""
     files = acs_files.available(folder)
     (state,) = acs_files.states_of([state], [file.state for file in files])
-    if any(file.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for file in files):
-        return f"acs:{state}"
-    # generated data in place of those that somebody named would be a surprise
-    if folder is not None:
-        place = Path(folder).expanduser()
-        why = (
-            "is not there"
-            if not place.exists()
-            else "is not a folder"
-            if not place.is_dir()
-            else ""
-        )
-        raise FileNotFoundError(
-            f"the folder {place} {why or f'has no census file of {state}'}; name the folder where"
-            f" it is (`folder`), get it with `fairbound data fetch {state}`, or name none to use"
-            " the usual places"
-        )
-    if state not in synthetic.STATES:
-        raise FileNotFoundError(
-            f"no file of {state} for Income, {acs_files.USUAL_YEAR} was found, and the synthetic"
-            f" census has {', '.join(synthetic.STATES)} only; {synthetic.real_data(state)}"
-        )
-    return f"synthetic:{state}"
+    usual = acs_files.USUAL_YEAR, acs_files.HORIZONS[0]
+    try:
+        acs_files.file_of(state, TASKS["Income"], *usual, files, folder)
+    except FileNotFoundError:
+        # generated data in place of those that somebody named would be a surprise
+        if folder is not None or state not in synthetic.STATES:
+            raise
+        return f"synthetic:{state}"
+    return f"acs:{state}"

@@ -212,8 +212,8 @@ def load(state: str, seed: int = 0, task: str = "Income") -> Table:
     synthetic = population(state)
     if task_of(task).name != "Income":
         raise ValueError(
-            f"the synthetic census has the task Income only, not {task};"
-            f" {real_data(state.upper(), task)}"
+            f"the synthetic census has the task Income only, not {task}; for real data use"
+            f" acs:{state.upper()}:{task}"
         )
     return synthetic.sample(seed)
 
@@ -227,20 +227,10 @@ def population(state: str) -> Population:
     """
     if state.upper() not in STATES:
         raise ValueError(
-            f"there is no synthetic census of {state!r}; there are {', '.join(STATES)};"
-            f" {real_data(state.upper())}"
+            f"there is no synthetic census of {state!r}; there are {', '.join(STATES)}; for real"
+            f" data use acs:{state.upper()}"
         )
     return Population.of(state.upper(), facts())
-
-
-def real_data(state: str, task: str = "Income") -> str:
-    """How to get real rows in place of synthetic ones, for messages."""
-    name = f"acs:{state}" + ("" if task == "Income" else f":{task}")
-    return (
-        f"for real data use {name}, with a file from `fairbound data fetch {state}`, or one that"
-        " folktables has downloaded or you have placed by hand, in the folder that FAIRBOUND_DATA"
-        " names"
-    )
 
 
 @cache
