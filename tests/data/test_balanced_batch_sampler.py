@@ -368,7 +368,7 @@ def test_a_state_serves_every_process() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"groups": []}, "groups are empty; give the group of every example"),
+        ({"groups": []}, "groups must be numbered 0, 1, ... (-1: in no group), got"),
         ({"groups": [-1, -1]}, "no example is in a group: all are -1"),
         ({"groups": [0, 2]}, "group 1 has no examples; number the groups without gaps"),
         ({"groups": [0, 10**12]}, "group 1 has no examples"),
@@ -390,13 +390,10 @@ def test_a_state_serves_every_process() -> None:
             {"shares": [0.99, 0.01]},
             "has no example for group 1, whose share is 0.01; batch_size=100 has",
         ),
-        ({"shares": [0.5, 0.4]}, "shares must sum to 1, got 0.9; divide them by their sum"),
-        ({"shares": [1.5, -0.5]}, "the share of group 0 must lie between 0 and 1, got 1.5"),
-        ({"shares": [0.5, float("nan")]}, "the share of group 1 must lie between 0 and 1, got nan"),
-        (
-            {"shares": [[0.5, 0.5]]},
-            "shares must be one number for each group, got an array of shape (1, 2)",
-        ),
+        ({"shares": [0.5, 0.4]}, "divide them by their sum), got [0.5, 0.4]"),
+        ({"shares": [1.5, -0.5]}, "got [1.5, -0.5]"),
+        ({"shares": [0.5, float("nan")]}, "got [0.5, nan]"),
+        ({"shares": [[0.5, 0.5]]}, "got [[0.5, 0.5]]"),
         ({"shares": [1.0]}, "groups go up to 1 but there are 1 shares; give one for each group"),
         (
             {"shares": [0.5, 0.25, 0.25]},
@@ -439,5 +436,5 @@ def test_refuses_states_of_another_sampler() -> None:
         ValueError, match=r"saved with group_sizes \[1000, 10\], here it is \[1000, 11\]"
     ):
         BalancedBatchSampler([*LARGE, 1], batch_size=10, batches=2).load_state_dict(state)
-    with pytest.raises(ValueError, match="has the keys epoch, batch and settings, got"):
+    with pytest.raises(ValueError, match="saved with seed None"):
         sampler.load_state_dict({"epoch": 1})

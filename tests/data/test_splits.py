@@ -190,11 +190,11 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
     [
         (
             lambda: paper_split(np.array([0] * 50 + [7])),
-            "group 7 has 1 of the 51 examples .* min_size=10",
+            "group 7 has 1 of 51 examples .* min_size=10",
         ),
         (
             lambda: paper_split(np.array([0] * 50 + [7] * 5)),
-            "group 7 has 1 of the 11 examples held out",
+            "group 7 has 1 of 11 examples",
         ),
         (
             lambda: paper_split(torch.zeros(5, 2)),
@@ -207,26 +207,26 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
         ),
         (
             lambda: random_split(GROUPS, {"train": 0.5, "tset": 0.5}, seed=0),
-            "no part of a split is called 'tset'",
+            "others of .*; got train, tset",
         ),
         (
             lambda: random_split(GROUPS, {"train": 0.5, "test": 0.4}, seed=0),
-            "must add up to 1, got 0.9",
+            "add up to 1, got .*0.4",
         ),
         (
             lambda: random_split(GROUPS, {"train": 1.0, "test": 0.0}, seed=0),
-            "share of test must be above 0",
+            "above 0 .*'test': 0.0",
         ),
-        (lambda: random_split(GROUPS, {"test": 1.0}, seed=0), "needs a share for train"),
+        (lambda: random_split(GROUPS, {"test": 1.0}, seed=0), "a share of train, .*; got test"),
         (
             lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)),
-            "3, but .* are 0 to 2",
+            "from 0 to 3, but the rows are 0 to 2",
         ),
         (
             lambda: scaled(
                 Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.tensor([1, -1]))
             ),
-            "example -1, but",
+            "from -1 to 1, but",
         ),
         (
             lambda: scaled(Dataset(torch.zeros(3, 2).long(), torch.zeros(3)), Split.all_train(3)),
@@ -234,7 +234,7 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
         ),
         (
             lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.arange(0))),
-            "no training examples",
+            "train is empty",
         ),
     ],
 )

@@ -380,7 +380,7 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
         (lambda: people().dataset([1]), "a protected attribute is named, or a Coded.* got 1"),
         (
             lambda: people().dataset(SEX, min_size=7),
-            "none of the 2 groups has 7 rows, nor have all together",
+            "none of the 2 groups has 7 rows; lower",
         ),
         (
             lambda: people().dataset(SEX, min_size=4, small="drop"),
@@ -406,7 +406,7 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
         ),
         (
             lambda: Table({"y": np.array([1, "a"], object)}, "y", (), "x"),
-            "holds objects of type int, str",
+            "mixes numbers and text: 'a'",
         ),
         (
             lambda: Dataset(torch.zeros(2, 1), torch.zeros(2), levels={"sex": ("a",)}),

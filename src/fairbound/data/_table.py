@@ -24,7 +24,7 @@ from fairbound.columns._attributes import (
 from fairbound.columns._column import Column, column_named, is_missing
 from fairbound.columns._labels import binary
 from fairbound.data._attributes import one_by_one, parse_attribute
-from fairbound.data._dataset import Dataset
+from fairbound.data._dataset import Dataset, check_rows
 from fairbound.data._encoders import Encoder
 
 # One attribute or several, whose combinations are the groups; text as in
@@ -61,7 +61,9 @@ class Table:
                 f"the label {self.label!r} is also a feature; a model must not see what it predicts"
             )
         for name, column in self.columns.items():
-            _check_form(column, name)
+            kinds = (Column.of(column, name).values.dtype.kind, "U")
+            if not isinstance(column, np.ndarray) or column.dtype.kind not in kinds:
+                raise ValueError(f"column {name!r} is no array that read_table makes; use that")
             if len(column) != self.rows:
                 raise ValueError(
                     f"column {name!r} has {len(column)} rows but the label {self.label!r} has"
@@ -171,23 +173,26 @@ class Table:
         rows = (grouping.ids >= 0).nonzero().flatten()
         protected = [attribute.name for attribute in grouping.attributes]
         features = self._inputs(protected, keep_group, categorical)
-        fitted = rows if train is None else rows[_row_numbers(train, len(rows))]
+        fitted = rows
         if train is None:
             self._refuse_leaking_means(features, categorical)
+        else:
+            chosen = torch.as_tensor(train).cpu()
+            check_rows(chosen, "train", len(rows))
+            fitted = rows[chosen]
         encoder = Encoder.fit(self.columns, features, fitted.numpy(), categorical=categorical)
+        outcome = binary(self.columns[self.label], self.label, self.positive)
+        source = self.source
+        if grouping.dropped:
+            source += f"; {grouping.dropped} of {self.rows} rows dropped, in groups of fewer than"
+            source += f" {min_size}"
         name = " x ".join(protected)
-        dropped = (
-            f"; {grouping.dropped} of {self.rows} rows dropped, in groups of fewer than {min_size}"
-        )
-        dropped = dropped if grouping.dropped else ""
         return Dataset(
             X=encoder.transform(self.columns, dtype)[rows],
-            y=torch.from_numpy(binary(self.columns[self.label], self.label, self.positive)).to(
-                dtype
-            )[rows],
+            y=torch.from_numpy(outcome).to(dtype)[rows],
             groups={name: grouping.ids[rows]},
             names=encoder.names,
-            source=self.source + dropped,
+            source=source,
             levels={name: grouping.names},
         )
 
@@ -224,13 +229,7 @@ class Table:
         grouping = intersection.group(self.columns, min_size, small)
         if len(grouping) == 0:
             raise ValueError(
-                f"none of the {grouping.populated} groups has {min_size} rows, nor have all"
-                " together; lower min_size"
-                if small == "merge"
-                else (
-                    f"none of the {grouping.populated} groups has {min_size} rows; lower min_size,"
-                    " or merge small ones"
-                )
+                f"none of the {grouping.populated} groups has {min_size} rows; lower min_size"
             )
         return grouping
 
@@ -269,35 +268,3 @@ def is_census(source: str) -> bool:
     """
     kind, colon, _ = source.partition(":")
     return bool(colon) and kind.lower() in CENSUS_KINDS
-
-
-def _check_form(column: NDArray[Any], name: str) -> None:
-    """Refuse what is not in the form that `Column.of` makes."""
-    is_vector = isinstance(column, np.ndarray) and column.ndim == 1
-    if not is_vector or column.dtype.kind not in "biufmMUO":
-        raise ValueError(
-            f"column {name!r} is not a vector of numbers or text; make the table with read_table"
-        )
-    types = set(map(type, column)) - {type(None)} if column.dtype.kind == "O" else set()
-    if len(types) > 1 or not types <= {str, bool, int}:
-        shown = ", ".join(sorted(kind.__name__ for kind in types))
-        raise ValueError(
-            f"column {name!r} holds objects of type {shown}; make the table with read_table"
-        )
-
-
-def _row_numbers(train: Tensor, rows: int) -> Tensor:
-    """Training rows, checked against the number of rows."""
-    train = torch.as_tensor(train).cpu()
-    if train.dtype == torch.bool or train.is_floating_point():
-        raise ValueError(
-            f"train must hold row numbers, got {train.dtype}; use mask.nonzero().flatten()"
-        )
-    if train.numel() == 0:
-        raise ValueError("train is empty; levels and means need rows to be fitted to")
-    if int(train.min()) < 0 or int(train.max()) >= rows:
-        raise ValueError(
-            f"train goes from {int(train.min())} to {int(train.max())}, but the rows are 0 to"
-            f" {rows - 1}"
-        )
-    return train
