@@ -272,7 +272,7 @@ def test_a_misplaced_file_is_noticed(tmp_path: Path) -> None:
         acs.load(["OK"], year=2021, folder=tmp_path)
     assert acs.load(["OK"], year=2021, horizon="5-Year", folder=tmp_path).rows > 0
     write(people(0), tmp_path / "psam_p51.csv")
-    with pytest.raises(ValueError, match=r"should hold VA only \(ST 51\), it also has ST 40"):
+    with pytest.raises(ValueError, match=r"should hold VA \(ST 51\) only, it has ST 40"):
         acs.load(["VA"], folder=tmp_path)
 
 

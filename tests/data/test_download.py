@@ -189,7 +189,7 @@ def test_a_damaged_zip_is_fetched_again(server: Server, tmp_path: Path) -> None:
     server.answers = [Answer(body=damaged), Answer()]
     assert get(server, tmp_path)[0].read_text() == CSV
     server.answers = [Answer(body=damaged)]
-    with pytest.raises(ConnectionError, match="damaged"):
+    with pytest.raises(ConnectionError, match=r"cannot be used .*CRC"):
         get(server, tmp_path / "other", retries=1)
     assert files(tmp_path / "other") == []
 
@@ -239,12 +239,9 @@ def test_a_page_instead_of_a_zip_is_refused(server: Server, tmp_path: Path) -> N
             archive(name="psam_p51.csv"),
             "no person file of OK in the zip file, only ACS2018_PUMS_README.pdf, psam_p51.csv",
         ),
-        (
-            archive(CSV.replace("COW", "KOH")),
-            "http.*: psam_p40.csv lacks columns of Income: COW.*manually",
-        ),
-        (archive(CSV.replace("2018HU", "2017HU")), "http.*: psam_p40.csv is of 2017"),
-        (archive(CSV[:-30]), "http.*: psam_p40.csv breaks off"),
+        (archive(CSV.replace("COW", "KOH")), r"\(psam_p40.csv lacks .*COW.*manually"),
+        (archive(CSV.replace("2018HU", "2017HU")), r"\(psam_p40.csv is of 2017"),
+        (archive(CSV[:-30]), r"\(psam_p40.csv breaks off"),
         (b"", "sent no zip file but nothing readable"),
     ],
     ids=["other state", "other columns", "other year", "cut short", "empty"],
@@ -352,7 +349,7 @@ def patched(offset_in_entry: int, value: int) -> bytes:
 )
 def test_a_zip_that_cannot_be_unpacked(body: bytes, server: Server, tmp_path: Path) -> None:
     server.answers = [Answer(body)]
-    with pytest.raises(ConnectionError, match=r"cannot be unpacked \(.*\); to place it manually"):
+    with pytest.raises(ConnectionError, match=r"cannot be used \(.*\); to place"):
         get(server, tmp_path)
     assert files(tmp_path) == []
     (tmp_path / "2018" / "1-Year" / "csv_pok.zip").write_bytes(body)
@@ -377,8 +374,6 @@ def test_what_is_no_address(url: str, tmp_path: Path) -> None:
 def test_what_cannot_be_fetched(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no state is abbreviated 'XX'"):
         fetch(["XX"], folder=tmp_path)
-    with pytest.raises(ValueError, match="retries must be 0 or more"):
-        fetch(["OK"], folder=tmp_path, retries=-1)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"cannot be written .*name another folder"):
         fetch(["OK"], folder=tmp_path / "file")

@@ -350,7 +350,7 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
     [
         (
             lambda: people(hours=GAP).dataset(SEX),
-            "is missing in 1 of 6 rows, and the mean .* train=split.train",
+            "hours is missing in some rows, .* train=split.train",
         ),
         (
             lambda: people(hours=[None] * 6).dataset(SEX, train=torch.arange(3)),

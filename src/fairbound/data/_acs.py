@@ -63,7 +63,7 @@ NEWER: Mapping[str, tuple[str, Mapping[int, int]]] = MappingProxyType(
 def load(
     states: Sequence[str],
     task: str = "Income",
-    year: int = 2018,
+    year: int | str = 2018,
     horizon: str = "1-Year",
     folder: str | Path | None = None,
     missing: int | None = HISTORICAL,
@@ -90,8 +90,7 @@ def load(
             state = STATE_OF.get(fips, str(fips))
             if name in STATES and name != state:
                 raise ValueError(
-                    f"{file.path} should hold {name} only (ST {STATES[name]}), it also has ST"
-                    f" {fips}"
+                    f"{file.path} should hold {name} (ST {STATES[name]}) only, it has ST {fips}"
                 )
             if state in holders:
                 raise ValueError(f"{holders[state]} and {name} both hold rows of {state}; drop one")
@@ -136,11 +135,11 @@ def _raw_columns(
         frame = pandas.read_csv(
             lines, usecols=list(source.values()), dtype=np.float64, skipinitialspace=True
         )
-    columns = {name: frame[name_in_file].to_numpy() for name, name_in_file in source.items()}
-    for name, column in columns.items():
-        newer, codes = NEWER.get(name, ("", {}))
-        if source[name] == newer and codes:
-            columns[name] = _translated(path, newer, column, codes)
+    columns = {}
+    for name, name_in_file in source.items():
+        column = frame[name_in_file].to_numpy()
+        codes = {} if name_in_file == name else NEWER[name][1]
+        columns[name] = _translated(path, name_in_file, column, codes) if codes else column
     return columns
 
 

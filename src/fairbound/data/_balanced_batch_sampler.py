@@ -199,7 +199,8 @@ class _Permutations:
     """The examples of one group, permutation after permutation without end."""
 
     def __init__(self, examples: Indices, seed: int, group: int) -> None:
-        self.examples, self.many = examples, max(1, AT_ONCE // len(examples))
+        self.examples = examples
+        self.many = max(1, AT_ONCE // len(examples))
         self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor(0))
         # the last block of `many` permutations: its number, its examples
         self._drawn = (-1, examples)

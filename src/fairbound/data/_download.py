@@ -68,8 +68,6 @@ def fetch(
             f"an address begins with https:// or http://, got {base_url!r}; the usual one is"
             f" {CENSUS}"
         )
-    if retries < 0:
-        raise ValueError(f"retries must be 0 or more, got {retries}")
     place = download_folder() if folder is None else Path(folder).expanduser()
     directory = place / str(year) / horizon
     pooch = need("pooch", "data", "Fetching census files")
@@ -117,16 +115,11 @@ def _fetched(
             _unpack(Path(output), Path(output).with_name(member), survey)
         except Exception as error:
             response: Any = getattr(error, "response", None)  # of an answer 4xx or 5xx
-            if (
-                response is not None
-                and response.status_code < 500
-                and response.status_code not in TRANSIENT_STATUS
-            ):
-                message = (
-                    f"answered {response.status_code} ({response.reason}):"
-                    f" {_start(response.content)}"
-                )
-                raise ConnectionError(message) from error  # which pooch does not try again
+            status = 500 if response is None else response.status_code
+            if status < 500 and status not in TRANSIENT_STATUS:
+                raise ConnectionError(  # which pooch does not try again
+                    f"answered {status} ({response.reason}): {_start(response.content)}"
+                ) from error
             report(f"{state}: {_reason(error)}")
             raise
 
@@ -139,11 +132,8 @@ def _fetched(
         try:
             files.fetch(archive, downloader=download)
         except (ConnectionError, ValueError, no_answer) as error:
-            failed = (
-                ""
-                if isinstance(error, ConnectionError)
-                else f"could not be fetched in {retries + 1} attempts: "
-            )
+            final = isinstance(error, ConnectionError)
+            failed = "" if final else f"could not be fetched in {retries + 1} attempts: "
             raise ConnectionError(
                 f"{url}{archive} {failed}{_reason(error)}; to place it manually, open the address"
                 f" in a browser and put {archive}, or the {member} in it, into {directory}"
@@ -161,18 +151,21 @@ def _unpack(archive: Path, target: Path, survey: Survey) -> None:
             with zipped.open(inside) as source, target.open("wb") as out:
                 shutil.copyfileobj(source, out)  # compares the checksum
         check_raw(target, *survey)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    # a damaged zip; a password or an unsupported compression; and what `check_raw` refuses
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        FileNotFoundError,
+    ) as error:
         with archive.open("rb") as arrived:
             start = arrived.read(2000)
-        damage = f"the zip file that arrived is damaged ({error})"
-        raise ValueError(
-            damage if start.startswith(b"PK") else f"sent no zip file but {_start(start)}"
-        ) from error
-    except RuntimeError as error:  # a password, or an unsupported compression
-        raise ValueError(f"the zip file cannot be unpacked ({error})") from error
-    except (ValueError, FileNotFoundError) as error:
+        if not start.startswith(b"PK"):
+            raise ValueError(f"sent no zip file but {_start(start)}") from error
         said = str(error).replace(str(target), target.name).replace(str(archive), "the zip file")
-        raise ValueError(said) from error
+        raise ValueError(f"what arrived cannot be used ({said})") from error
 
 
 def _reason(error: Exception) -> str:

@@ -130,19 +130,18 @@ class Chunks(NamedTuple):
     half: Tensor
     batch: Batch  # (C, B), (C, K, b)
 
-    def batches(self, run: int) -> tuple[Batch, Batch, Batch, Batch]:
+    def batches(self, run: int) -> tuple[Batch, ...]:
         """The four mini-batches of a run's step: the single one, the large one, its odd half, its
         even half."""
         single, odd, even = ((self.run == run) & (self.half == half) for half in (0, 1, 2))
         chosen = (single, odd | even, odd, even)
-        joined = [
+        return tuple(
             Batch(
                 self.batch.objective[which].flatten(),
                 self.batch.cells[which].transpose(0, 1).flatten(1),
             )
             for which in chosen
-        ]
-        return joined[0], joined[1], joined[2], joined[3]
+        )
 
 
 class SamplerStack:
@@ -169,11 +168,8 @@ class SamplerStack:
                     "a method that draws random sizes needs equal sizes in every draw; give the"
                     " sampler one"
                 )
-        self._lay_out(samplers)
-
-    def _lay_out(self, samplers: Sequence[Sampler]) -> None:
-        """Columns: the pools of a step in order, each draw's objective, then its cells. Slots:
-        examples."""
+        # Columns: the pools of a step in order, each draw's objective, then its cells. Slots:
+        # examples.
         sizes = [
             size for spec in self.specs for size in (spec.objective, *[spec.cell] * self.cells)
         ]
@@ -214,12 +210,22 @@ class SamplerStack:
         """
         if evaluates is None:
             evaluates = ("fc",) * len(self.specs)
+        sizes = [
+            (spec.objective * ("f" in wanted), spec.cell * ("c" in wanted))
+            for spec, wanted in zip(self.specs, evaluates, strict=True)
+        ]
         # by column
         read = [part in wanted for wanted in evaluates for part in "f" + "c" * self.cells]
         slot = torch.tensor(read, device=self.device)[self.column].nonzero().flatten()
-        steps_of = self._steps(first, steps)
-        drawn = self._drawn(slice(None), steps_of, EXAMPLES + slot, self.column[slot])
-        return self._cut(drawn, evaluates)
+        step = self._steps(first, steps)
+        drawn = self._drawn(slice(None), step, EXAMPLES + slot, self.column[slot])
+        parts = drawn.split([objective + cell * self.cells for objective, cell in sizes], -1)
+        return tuple(self._batch(part, *size) for part, size in zip(parts, sizes, strict=True))
+
+    def _batch(self, drawn: Tensor, objective: int, cell: int) -> Batch:
+        """(..., slots) examples as a Batch of these sizes."""
+        examples, cells = drawn.split([objective, cell * self.cells], -1)
+        return Batch(examples, cells.unflatten(-1, (self.cells, cell)))
 
     def _drawn(self, runs: slice | Tensor, step: Tensor, slot: Tensor, column: Tensor) -> Tensor:
         """(T, R, slots) examples with replacement, for step (T, 1), slot and column (slots,).
@@ -229,21 +235,6 @@ class SamplerStack:
         u = uniforms(self.key[runs][:, None], step[..., None], slot)
         count, start = self.count[runs][:, column], self.start[runs][:, column]
         return self.members[(u * count).long() + start]
-
-    def _cut(self, drawn: Tensor, evaluates: Sequence[str]) -> tuple[Batch, ...]:
-        """(..., slots) example numbers as one Batch for each draw."""
-        specs = zip(self.specs, evaluates, strict=True)
-        sizes = [
-            (spec.objective * ("f" in read), spec.cell * ("c" in read)) for spec, read in specs
-        ]
-        parts = iter(
-            drawn.split(
-                [size for objective, cell in sizes for size in (objective, cell * self.cells)], -1
-            )
-        )
-        return tuple(
-            Batch(next(parts), next(parts).unflatten(-1, (self.cells, cell))) for _, cell in sizes
-        )
 
     # Random sizes ---------------------------------------------------------------------------------
 
@@ -270,6 +261,5 @@ class SamplerStack:
         place = torch.arange(column.numel(), device=self.device)
         slot = EXAMPLES + number[:, None] * column.numel() + place  # (C, slots)
         drawn = self._drawn(run, self._steps(step, 1)[0], slot, column)
-        objective, cells = drawn.split([spec.objective, spec.cell * self.cells], -1)
         half = torch.where(number == 0, 0, 2 - number % 2)
-        return Chunks(run, half, Batch(objective, cells.unflatten(-1, (self.cells, spec.cell))))
+        return Chunks(run, half, self._batch(drawn, spec.objective, spec.cell))

@@ -51,11 +51,10 @@ def load(
     kind, colon, rest = source.partition(":")
     if not colon or kind.lower() not in SOURCES:
         if label is None:
-            if not Path(source).exists():
-                raise ValueError(
-                    f"there is no file {source}, and data are called {FORM} or synthetic:STATE"
-                )
-            raise ValueError(f"{source} is a file, so the column to predict must be named: `label`")
+            raise ValueError(
+                f"{source} is taken for a file, whose column to predict must be named: `label`;"
+                f" other data are called {FORM} or synthetic:STATE"
+            )
         return read_table(source, label=label, features=features, positive=positive)
     if label is not None or features is not None:
         raise ValueError(
@@ -72,9 +71,7 @@ def _load_acs(rest: str, *, folder: str | Path | None, missing: int | None, **un
             f"census data are named {FORM}, such as acs:OK or acs:OK+VA, got 'acs:{rest}'"
         )
     task, year, horizon = [*more, "", "", ""][:3]
-    if year and not year.isdigit():
-        raise ValueError(f"{year!r} in 'acs:{rest}' is not a year; census data are named {FORM}")
-    survey = int(year or acs_files.USUAL_YEAR), horizon or acs_files.HORIZONS[0]
+    survey = year or acs_files.USUAL_YEAR, horizon or acs_files.HORIZONS[0]
     return acs.load(states.split("+"), task or "Income", *survey, folder, missing)
 
 

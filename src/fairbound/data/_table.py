@@ -25,7 +25,7 @@ from fairbound.columns._column import Column, column_named, is_missing
 from fairbound.columns._labels import binary
 from fairbound.data._attributes import one_by_one, parse_attribute
 from fairbound.data._dataset import Dataset, check_rows
-from fairbound.data._encoders import Encoder
+from fairbound.data._encoders import Encoder, NumberFeature
 
 # One attribute or several, whose combinations are the groups; text as in
 # `fairbound.data._attributes`: "SEX,AGEP:25:65"
@@ -79,7 +79,7 @@ class Table:
     @property
     def synthetic(self) -> bool:
         """Whether the rows are generated: everything made from them must say so."""
-        return self.source.partition(":")[0] == "synthetic"  # a file may be called "synthetic.csv"
+        return self.source.startswith("synthetic:")  # a file may be called "synthetic.csv"
 
     @property
     def census(self) -> bool:
@@ -172,15 +172,29 @@ class Table:
         grouping = self._grouping(group, min_size, small)
         rows = (grouping.ids >= 0).nonzero().flatten()
         protected = [attribute.name for attribute in grouping.attributes]
-        features = self._inputs(protected, keep_group, categorical)
+        for name in categorical:
+            column_named(name, self.columns)
+        features = [name for name in self.features if keep_group or name not in protected]
+        if not features:
+            raise ValueError(
+                f"no feature is left besides the protected {', '.join(protected)}; keep_group=True"
+                " keeps it"
+            )
         fitted = rows
-        if train is None:
-            self._refuse_leaking_means(features, categorical)
-        else:
+        if train is not None:
             chosen = torch.as_tensor(train).cpu()
             check_rows(chosen, "train", len(rows))
             fitted = rows[chosen]
         encoder = Encoder.fit(self.columns, features, fitted.numpy(), categorical=categorical)
+        for feature in encoder.features:
+            # a mean over all rows would leak the held-out rows into training
+            if train is None and isinstance(feature, NumberFeature) and feature.marks_missing:
+                raise ValueError(
+                    f"{feature.name} is missing in some rows, and the mean that fills them must"
+                    " come from training rows: split first,"
+                    " random_split(table.groups(group), seed=0), and pass train=split.train; or"
+                    " drop those rows with table.complete()"
+                )
         outcome = binary(self.columns[self.label], self.label, self.positive)
         source = self.source
         if grouping.dropped:
@@ -206,17 +220,17 @@ class Table:
         if isinstance(group, Intersection):
             return group
         listed = [group] if isinstance(group, Attribute) else one_by_one(group)
-        return Intersection(tuple(self._attribute(attribute) for attribute in listed))
-
-    def _attribute(self, attribute: str | Attribute) -> Attribute:
-        if isinstance(attribute, str):
-            return parse_attribute(attribute, self.columns, self.census, self.missing)
-        if not isinstance(attribute, Attribute):
-            raise ValueError(
-                "a protected attribute is named, or a Coded, Banded or Against"
-                f" (fairbound.columns._attributes); got {attribute!r}"
-            )
-        return attribute
+        attributes = []
+        for attribute in listed:
+            if isinstance(attribute, str):
+                attribute = parse_attribute(attribute, self.columns, self.census, self.missing)
+            if not isinstance(attribute, Attribute):
+                raise ValueError(
+                    "a protected attribute is named, or a Coded, Banded or Against"
+                    f" (fairbound.columns._attributes); got {attribute!r}"
+                )
+            attributes.append(attribute)
+        return Intersection(tuple(attributes))
 
     def _grouping(self, group: Groups, min_size: int, small: Small) -> Grouping:
         intersection = self.intersection(group)
@@ -232,32 +246,6 @@ class Table:
                 f"none of the {grouping.populated} groups has {min_size} rows; lower min_size"
             )
         return grouping
-
-    def _inputs(
-        self, protected: Sequence[str], keep_group: bool, categorical: Sequence[str]
-    ) -> list[str]:
-        for name in categorical:
-            column_named(name, self.columns)
-        features = [name for name in self.features if keep_group or name not in protected]
-        if not features:
-            raise ValueError(
-                f"no feature is left besides the protected {', '.join(protected)}; keep_group=True"
-                " keeps it"
-            )
-        return features
-
-    def _refuse_leaking_means(self, features: Sequence[str], categorical: Sequence[str]) -> None:
-        """A mean over all rows would leak the held-out rows into training."""
-        for name in features:
-            column = Column(name, self.columns[name])
-            if name in categorical or not column.is_numeric or not column.missing.any():
-                continue
-            raise ValueError(
-                f"{name} is missing in {int(column.missing.sum())} of {self.rows} rows, and the"
-                " mean that fills them must come from training rows: split first,"
-                " random_split(table.groups(group), seed=0), and pass train=split.train; or drop"
-                " those rows with table.complete()"
-            )
 
 
 def is_census(source: str) -> bool:
