@@ -21,7 +21,7 @@ from fairbound.columns._attributes import (
     Grouping,
     Intersection,
 )
-from fairbound.columns._column import Column, column_named, is_missing
+from fairbound.columns._column import Column, column_named
 from fairbound.columns._labels import binary
 from fairbound.data._attributes import one_by_one, parse_attribute
 from fairbound.data._dataset import Dataset, check_rows
@@ -61,10 +61,9 @@ class Table:
                 f"the label {self.label!r} is also a feature; a model must not see what it predicts"
             )
         for name, column in self.columns.items():
-            kinds = (Column.of(column, name).values.dtype.kind, "U")
-            if not isinstance(column, np.ndarray) or column.dtype.kind not in kinds:
-                raise ValueError(f"column {name!r} is no array that read_table makes; use that")
-            if len(column) != self.rows:
+            if not isinstance(column, np.ndarray):
+                raise ValueError(f"column {name!r} is no array; make the table with read_table")
+            if len(Column.of(column, name)) != self.rows:  # numbers or text
                 raise ValueError(
                     f"column {name!r} has {len(column)} rows but the label {self.label!r} has"
                     f" {self.rows}"
@@ -97,7 +96,7 @@ class Table:
         """
         complete = np.ones(self.rows, dtype=bool)
         for name in names or (*self.features, self.label):
-            complete &= ~is_missing(column_named(name, self.columns))
+            complete &= ~Column.of(column_named(name, self.columns), name).missing
         if complete.all():
             return self
         if not complete.any():
