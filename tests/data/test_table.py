@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from fairbound import Dataset
 from fairbound.columns._attributes import Against, Banded, Coded, Intersection
-from fairbound.columns._labels import binary, binary_like, two_values
+from fairbound.columns._labels import binary, binary_like
 from fairbound.data._encoders import MOST_LEVELS, Encoder
 from fairbound.data._readers import read_table, table_of
-from fairbound.data._splits import paper_split, random_split
+from fairbound.data._splits import random_split
 from fairbound.data._table import Table
 
 SEX = Coded("sex", (1, 2), ("man", "woman"))
@@ -197,15 +197,6 @@ def test_complete_rows() -> None:
     assert table.complete("hours").dataset(SEX).rows == 5
 
 
-def test_the_example_of_the_documentation() -> None:
-    longer = {name: values * 20 for name, values in PEOPLE.items()}
-    table = people(**longer | {"hours": GAP * 20})
-    split = paper_split(table.groups(SEX))
-    data = table.dataset(SEX, train=split.train)
-    assert data.rows == 120
-    assert data.names[2] == "hours is missing"
-
-
 # Labels -------------------------------------------------------------------------------------------
 
 
@@ -214,20 +205,16 @@ def test_the_example_of_the_documentation() -> None:
     [
         ([True, False], None, [1, 0]),
         ([0, 1], None, [0, 1]),
-        ([1.0, 0.0], None, [1, 0]),
         ([-1, 1], None, [0, 1]),
         (["No", "yes"], None, [0, 1]),
         (["TRUE", "false"], None, [1, 0]),
         (["1", "0"], None, [1, 0]),
         (["neg", "pos"], None, [0, 1]),
         (["<=50K", ">50K"], ">50K", [0, 1]),
-        (["<=50K", ">50K"], "<=50K", [1, 0]),
         ([1, 2], 1, [1, 0]),
         ([1.0, 2.0], "2", [0, 1]),  # as typed on a command line
         ([0, 1], 0, [1, 0]),
-        (["yes", "no"], "no", [0, 1]),
         (["yes", "no"], "No", [0, 1]),
-        ([True, False], "False", [0, 1]),
         ([True, False], "false", [0, 1]),
         ([True, False], "0", [0, 1]),
         (["True", "False"], False, [0, 1]),
@@ -255,7 +242,6 @@ def test_labels_of_two_values(values: list[Any], positive: Any, expected: list[i
             None,
             r"not binary: 7 .*\(0, 1, 2, 3, 4 and 2 more\)",
         ),
-        ([0, 1, 2], 2, "not binary: 3 different values"),
         ([1, 1, 1], None, r"not binary: 1 different values \(1\) in 3 rows"),
         (
             ["<=50K", ">50K"],
@@ -283,7 +269,6 @@ def test_labels_that_are_refused(values: list[Any], positive: Any, sentence: str
 @pytest.mark.parametrize(
     ("predictions", "label", "positive", "expected"),
     [
-        ([0, 1, 1], [0, 1], None, [0, 1, 1]),
         ([2, 1], [1, 2], 2, [1, 0]),
         ([1, 1], [1, 2], 2, [0, 0]),  # all alike, and a value of the label
         ([0, 1], [0, 1], 0, [1, 0]),
@@ -292,7 +277,6 @@ def test_labels_that_are_refused(values: list[Any], positive: Any, sentence: str
         ([1, -1], [0, 1], None, [1, 0]),
         ([0, 0], [-1, 1], None, [0, 0]),
         (["yes", "No", "NO"], ["Yes", "no"], None, [1, 0, 0]),
-        (["NO", "yes"], ["Yes", "no"], "no", [1, 0]),
         (["true", "false"], [0, 1], None, [1, 0]),
         ([1.0, 0.0], ["<=50K", ">50K"], ">50K", [1, 0]),
         (["<=50K"], ["<=50K", ">50K"], "<=50K", [1]),
@@ -317,8 +301,6 @@ def test_predictions_in_the_terms_of_the_label(
             r"'guess' holds 0 and 1, but the label 'rich' holds 1 \(0\) and 2 \(1\)",
         ),
         ([0, 1], ["yes", "no"], "no", "it is not evident which is which"),
-        ([1, 2], [0, 1], None, "'guess' holds 1 and 2, but the label"),
-        (["a", "b"], ["a", "c"], "a", "'guess' holds 'a' and 'b', but the label"),
         ([0.2, 0.7, 0.9], [0, 1], None, "`score`"),
         ([0.0, np.nan], [0, 1], None, "'guess' is missing in 1 of 2 rows"),
         ([0, 1], [1, 2], None, "'rich' holds 1 and 2"),
@@ -329,15 +311,6 @@ def test_predictions_that_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         binary_like(np.array(predictions), "guess", np.array(label), "rich", positive)
-
-
-def test_a_million_outcomes() -> None:
-    answers = np.array(["no", "yes"], dtype=object)[
-        np.random.default_rng(0).integers(0, 2, 1_000_000)
-    ]
-    made = binary_like(answers, "guess", answers, "truth")
-    assert made.sum() == (answers == "yes").sum()
-    assert two_values(answers, "truth") == ("no", "yes")
 
 
 # What is refused ----------------------------------------------------------------------------------
@@ -356,18 +329,9 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
             lambda: people(hours=[None] * 6).dataset(SEX, train=torch.arange(3)),
             "'hours' is missing in all 3 training",
         ),
-        (
-            lambda: people(hours=[1.0, np.inf, 3, 4, 5, 6]).dataset(SEX),
-            r"infinite in 1 of 6 rows \(first: row 3",
-        ),
-        (
-            lambda: people(hours=["1", "2", "?", "4", "5", "6"]).dataset(SEX),
-            r"text such as '\?' in 1 of 6 rows",
-        ),
-        (
-            lambda: people(hours=["1,5", "2", "3", "4", "5", "6"]).dataset(SEX),
-            "numbers written as text",
-        ),
+        (lambda: people(hours=[1.0, np.inf] * 3).dataset(SEX), r"infinite in 3 of 6 .*row 3"),
+        (lambda: people(hours=[*"12?456"]).dataset(SEX), r"text such as '\?' in 1 of 6 rows"),
+        (lambda: people(hours=["1,5", *"23456"]).dataset(SEX), "numbers written as text"),
         (
             lambda: people(job=np.arange(6).astype("M8[D]")).dataset(SEX),
             "'job' holds dates or times",
