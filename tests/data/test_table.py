@@ -75,30 +75,19 @@ def test_a_dataset_by_hand() -> None:
 
 
 def test_pandas_polars_numpy_and_torch_give_the_same_dataset() -> None:
-    numbers = {name: PEOPLE[name] for name in ("sex", "age", "hours")}
-    label = [int(value == ">50K") for value in PEOPLE["rich"]]
+    columns = {name: PEOPLE[name] for name in ("sex", "age", "hours")}
+    columns["rich"] = label = [int(value == ">50K") for value in PEOPLE["rich"]]
     X = np.array([PEOPLE["age"], PEOPLE["hours"]]).T
-    wide = {"label": "rich", "features": ["age", "hours"]}
+    groups, names = {"sex": PEOPLE["sex"]}, ["age", "hours"]
+    tensors = {name: torch.tensor(values) for name, values in columns.items()}
     made = [
-        read_table({**numbers, "rich": label}, **wide),
-        read_table(pd.DataFrame({**numbers, "rich": label}), **wide),
-        read_table(pl.DataFrame({**numbers, "rich": label}), **wide),
-        read_table(pd.DataFrame(PEOPLE), **wide, positive=">50K"),
-        read_table(pl.DataFrame(PEOPLE), **wide, positive=">50K"),
-        read_table(
-            {name: torch.tensor(values) for name, values in {**numbers, "rich": label}.items()},
-            **wide,
-        ),
-        table_of(
-            X, np.array(label), groups={"sex": np.array(PEOPLE["sex"])}, names=["age", "hours"]
-        ),
-        table_of(
-            torch.tensor(X),
-            torch.tensor(label),
-            groups={"sex": PEOPLE["sex"]},
-            names=["age", "hours"],
-        ),
+        read_table(source, label="rich", features=names)
+        for source in (columns, pd.DataFrame(columns), pl.DataFrame(columns), tensors)
     ]
+    for frame in (pd.DataFrame(PEOPLE), pl.DataFrame(PEOPLE)):
+        made.append(read_table(frame, label="rich", features=names, positive=">50K"))
+    for convert in (np.array, torch.tensor):
+        made.append(table_of(convert(X), convert(label), groups=groups, names=names))
     datasets = [table.dataset(SEX) for table in made]
     assert datasets[0].X.tolist() == X.tolist()
     assert all(equal(data, datasets[0]) for data in datasets[1:])
