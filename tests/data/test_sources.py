@@ -76,7 +76,7 @@ def test_a_named_folder_is_never_replaced_by_the_synthetic_census(tmp_path) -> N
             {},
             "called acs:STATE.* or synthetic:STATE",
         ),
-        (__file__, {}, "a file, whose column .* `label`"),
+        (__file__, {}, "a file, so the column .* `label`"),
         ("synthetic:OK", {"label": "y"}, "is census data"),
         ("synthetic:ca", {}, "no synthetic census of 'ca'; there are OK, VA; .* acs:CA"),
         (

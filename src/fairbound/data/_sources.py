@@ -52,7 +52,7 @@ def load(
     if not colon or kind.lower() not in SOURCES:
         if label is None:
             raise ValueError(
-                f"{source} is taken for a file, whose column to predict must be named: `label`;"
+                f"{source} is taken for a file, so the column to predict must be named: `label`;"
                 f" other data are called {FORM} or synthetic:STATE"
             )
         return read_table(source, label=label, features=features, positive=positive)
