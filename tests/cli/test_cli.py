@@ -383,8 +383,8 @@ class TestData:
                 code=1,
             ).split()
         )
-        assert "the folder" in printed
-        assert "synthetic" not in printed
+        assert "no file of OK" in printed
+        assert "synthetic data" not in printed
 
 
 class TestBenchmark:

@@ -491,7 +491,7 @@ def test_a_file_that_is_not_there_names_its_neighbors(tmp_path: Path) -> None:
         (lambda: table_of(np.zeros((3, 1)), [0, 1]), "has 3 rows but the label 'label' has 2"),
         (
             lambda: table_of(np.zeros((3, 1)), [0, 1, 1], groups={"label": [0, 0, 0]}),
-            "names the label and a protected",
+            "names more than one column",
         ),
     ],
 )

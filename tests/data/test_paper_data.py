@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 
 from fairbound import ALGORITHMS, BatchSpec, Problem, Sampler, initial_points, make_functional, run
-from fairbound.columns._attributes import Against
+from fairbound.columns._attributes import Against, Attribute
 from fairbound.constraints._notions import pairwise_loss_parity
 from fairbound.data import load, paper_split, scaled
 from fairbound.data._synthetic import population
@@ -17,50 +19,59 @@ WHITE = Against("RAC1P", 1, ("white", "non-white"))
 FEATURES = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX")
 
 
-@pytest.mark.parametrize("source", ["acs:OK", "synthetic:OK"])
-def test_experiment_1(source: str, request: pytest.FixtureRequest) -> None:
-    """Oklahoma by race: 13,350 white rows, 30.794 % positive; 4,567 others, 20.758 %; 14,333 /
-    1,792 / 1,792."""
-    if source.startswith("acs"):
+@dataclass(frozen=True)
+class Expected:
+    """What the paper says of an experiment's data."""
+
+    group: str | Attribute
+    features: tuple[str, ...]
+    sizes: list[int]  # of the groups
+    rates: list[float]  # of positive labels in the groups
+    digits: float  # to which the rates are given
+    parts: list[int]  # train, validation and test
+
+
+EXPERIMENTS = {
+    "OK": Expected(
+        WHITE,
+        FEATURES,
+        [13_350, 4_567],
+        [0.30794, 0.20758],
+        5e-6,
+        [14_333, 1_792, 1_792],
+    ),
+    "VA": Expected(
+        "MAR",
+        (*FEATURES[:3], *FEATURES[4:], "RAC1P"),
+        [26_061, 931, 4_485, 903, 13_764],
+        [0.5549, 0.3921, 0.4700, 0.3455, 0.2121],
+        5e-5,
+        [36_915, 4_614, 4_615],
+    ),
+}
+
+
+@pytest.mark.parametrize("source", ["acs:OK", "synthetic:OK", "acs:VA", "synthetic:VA"])
+def test_an_experiment(source: str, request: pytest.FixtureRequest) -> None:
+    """Oklahoma by race, Virginia by marital status."""
+    kind, state = source.split(":")
+    if kind == "acs":
         request.getfixturevalue("acs_ok")  # skips where the data are absent
-    data = load(source).dataset(WHITE)
-    assert data.rows == 17_917
-    assert data.names == FEATURES
-    assert data.source == source
-    groups = data.groups["RAC1P"]
-    counts = Counts.of(data.y, data.y, groups, names=data.levels["RAC1P"])
-    assert counts.sizes().tolist() == [13_350, 4_567]
-    rates = np.array(counts.rate("base_rate"))
+    expected = EXPERIMENTS[state]
+    data = load(source).dataset(expected.group)
+    assert (data.names, data.source) == (expected.features, source)
+    ((name, groups),) = data.groups.items()
+    counts = Counts.of(data.y, data.y, groups, names=data.levels[name])
+    assert counts.sizes().tolist() == expected.sizes
     # synthetic labels vary: p < 1e-4
-    tolerance = 5e-6 if source.startswith("acs") else 4 * np.sqrt(0.25 / 4_567)
-    assert rates == pytest.approx([0.30794, 0.20758], abs=tolerance)
+    chance = 4 * np.sqrt(0.25 / min(expected.sizes))
+    tolerance = expected.digits if kind == "acs" else chance
+    assert counts.rate("base_rate") == pytest.approx(expected.rates, abs=tolerance)
     split = paper_split(groups)
-    assert [len(split.train), len(split.validation), len(split.test)] == [14_333, 1_792, 1_792]
+    assert [len(split.train), len(split.validation), len(split.test)] == expected.parts
     X = scaled(data, split).X[split.train].double()
     assert X.mean(0).abs().max() < 1e-5
     assert (X.std(0, correction=0) - 1).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("source", ["acs:VA", "synthetic:VA"])
-def test_experiment_2(source: str, request: pytest.FixtureRequest) -> None:
-    """Virginia by marital status: five groups, their sizes and rates; 36,915 / 4,614 / 4,615."""
-    if source.startswith("acs"):
-        request.getfixturevalue("acs_ok")
-    data = load(source).dataset("MAR")
-    assert data.rows == 46_144
-    assert data.names == tuple(name for name in (*FEATURES, "RAC1P") if name != "MAR")
-    groups = data.groups["MAR"]
-    counts = Counts.of(data.y, data.y, groups, names=data.levels["MAR"])
-    assert counts.sizes().tolist() == [26_061, 931, 4_485, 903, 13_764]
-    tolerance = 5e-5 if source.startswith("acs") else 4 * np.sqrt(0.25 / 903)
-    assert counts.rate("base_rate") == pytest.approx(
-        [0.5549, 0.3921, 0.4700, 0.3455, 0.2121], abs=tolerance
-    )
-    assert float(data.y.double().mean()) == pytest.approx(
-        0.43704, abs=5e-6 if source.startswith("acs") else 0.01
-    )
-    split = paper_split(groups)
-    assert [len(split.train), len(split.validation), len(split.test)] == [36_915, 4_614, 4_615]
 
 
 def test_plain_training_leaves_a_gap_on_the_synthetic_census() -> None:

@@ -21,6 +21,7 @@ from fairbound.data._readers import read_table
 from fairbound.data._samplers import SamplerStack
 from fairbound.data._splits import paper_split, random_split, scaled
 
+THREE = Dataset(torch.zeros(3, 2), torch.zeros(3))
 GROUPS = torch.tensor([0] * 70 + [1] * 30)
 WHITE = Against("RAC1P", 1, ("white", "non-white"))
 MARRIED = Coded(
@@ -164,9 +165,7 @@ def test_float32_columns_are_scaled_in_float64() -> None:
 def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
     cells = Cells.of_groups([str(group) for group in range(int(GROUPS.max()) + 1)]).bind(GROUPS)
 
-    def choices(
-        split: int, start: int, draws: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def choices(split: int, start: int, draws: int) -> tuple[torch.Tensor, ...]:
         """The training rows, the initial point, and the places within the pool that the steps
         take."""
         made = random_split(GROUPS, {"train": 0.6, "test": 0.4}, seed=split)
@@ -190,11 +189,11 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
     [
         (
             lambda: paper_split(np.array([0] * 50 + [7])),
-            "group 7 has 1 of the 51 examples .* min_size=10",
+            "group 7 has 1 of 51 examples .* min_size=10",
         ),
         (
             lambda: paper_split(np.array([0] * 50 + [7] * 5)),
-            "group 7 has 1 of the 11 examples held out",
+            "group 7 has 1 of 11 examples",
         ),
         (
             lambda: paper_split(torch.zeros(5, 2)),
@@ -207,34 +206,23 @@ def test_split_initial_point_and_sampling_have_seeds_of_their_own() -> None:
         ),
         (
             lambda: random_split(GROUPS, {"train": 0.5, "tset": 0.5}, seed=0),
-            "no part of a split is called 'tset'",
+            "others of .*; got train, tset",
         ),
         (
             lambda: random_split(GROUPS, {"train": 0.5, "test": 0.4}, seed=0),
-            "must add up to 1, got 0.9",
+            "add up to 1, got .*0.4",
         ),
         (
             lambda: random_split(GROUPS, {"train": 1.0, "test": 0.0}, seed=0),
-            "share of test must be above 0",
+            "above 0 .*'test': 0.0",
         ),
-        (lambda: random_split(GROUPS, {"test": 1.0}, seed=0), "needs a share for train"),
+        (lambda: random_split(GROUPS, {"test": 1.0}, seed=0), "a share of train, .*; got test"),
+        (lambda: scaled(THREE, Split.all_train(4)), "from 0 to 3, but the rows are 0 to 2"),
+        (lambda: scaled(THREE, Split(torch.tensor([1, -1]))), "from -1 to 1, but"),
+        (lambda: scaled(THREE, Split(torch.arange(0))), "train is empty"),
         (
-            lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split.all_train(4)),
-            "3, but .* are 0 to 2",
-        ),
-        (
-            lambda: scaled(
-                Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.tensor([1, -1]))
-            ),
-            "example -1, but",
-        ),
-        (
-            lambda: scaled(Dataset(torch.zeros(3, 2).long(), torch.zeros(3)), Split.all_train(3)),
+            lambda: scaled(Dataset(THREE.X.long(), THREE.y), Split.all_train(3)),
             "floating-point X",
-        ),
-        (
-            lambda: scaled(Dataset(torch.zeros(3, 2), torch.zeros(3)), Split(torch.arange(0))),
-            "no training examples",
         ),
     ],
 )

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from fairbound import Dataset
 from fairbound.columns._attributes import Against, Banded, Coded, Intersection
-from fairbound.columns._labels import binary, binary_like, two_values
+from fairbound.columns._labels import binary, binary_like
 from fairbound.data._encoders import MOST_LEVELS, Encoder
 from fairbound.data._readers import read_table, table_of
-from fairbound.data._splits import paper_split, random_split
+from fairbound.data._splits import random_split
 from fairbound.data._table import Table
 
 SEX = Coded("sex", (1, 2), ("man", "woman"))
@@ -75,30 +75,19 @@ def test_a_dataset_by_hand() -> None:
 
 
 def test_pandas_polars_numpy_and_torch_give_the_same_dataset() -> None:
-    numbers = {name: PEOPLE[name] for name in ("sex", "age", "hours")}
-    label = [int(value == ">50K") for value in PEOPLE["rich"]]
+    columns = {name: PEOPLE[name] for name in ("sex", "age", "hours")}
+    columns["rich"] = label = [int(value == ">50K") for value in PEOPLE["rich"]]
     X = np.array([PEOPLE["age"], PEOPLE["hours"]]).T
-    wide = {"label": "rich", "features": ["age", "hours"]}
+    groups, names = {"sex": PEOPLE["sex"]}, ["age", "hours"]
+    tensors = {name: torch.tensor(values) for name, values in columns.items()}
     made = [
-        read_table({**numbers, "rich": label}, **wide),
-        read_table(pd.DataFrame({**numbers, "rich": label}), **wide),
-        read_table(pl.DataFrame({**numbers, "rich": label}), **wide),
-        read_table(pd.DataFrame(PEOPLE), **wide, positive=">50K"),
-        read_table(pl.DataFrame(PEOPLE), **wide, positive=">50K"),
-        read_table(
-            {name: torch.tensor(values) for name, values in {**numbers, "rich": label}.items()},
-            **wide,
-        ),
-        table_of(
-            X, np.array(label), groups={"sex": np.array(PEOPLE["sex"])}, names=["age", "hours"]
-        ),
-        table_of(
-            torch.tensor(X),
-            torch.tensor(label),
-            groups={"sex": PEOPLE["sex"]},
-            names=["age", "hours"],
-        ),
+        read_table(source, label="rich", features=names)
+        for source in (columns, pd.DataFrame(columns), pl.DataFrame(columns), tensors)
     ]
+    for frame in (pd.DataFrame(PEOPLE), pl.DataFrame(PEOPLE)):
+        made.append(read_table(frame, label="rich", features=names, positive=">50K"))
+    for convert in (np.array, torch.tensor):
+        made.append(table_of(convert(X), convert(label), groups=groups, names=names))
     datasets = [table.dataset(SEX) for table in made]
     assert datasets[0].X.tolist() == X.tolist()
     assert all(equal(data, datasets[0]) for data in datasets[1:])
@@ -197,15 +186,6 @@ def test_complete_rows() -> None:
     assert table.complete("hours").dataset(SEX).rows == 5
 
 
-def test_the_example_of_the_documentation() -> None:
-    longer = {name: values * 20 for name, values in PEOPLE.items()}
-    table = people(**longer | {"hours": GAP * 20})
-    split = paper_split(table.groups(SEX))
-    data = table.dataset(SEX, train=split.train)
-    assert data.rows == 120
-    assert data.names[2] == "hours is missing"
-
-
 # Labels -------------------------------------------------------------------------------------------
 
 
@@ -214,20 +194,16 @@ def test_the_example_of_the_documentation() -> None:
     [
         ([True, False], None, [1, 0]),
         ([0, 1], None, [0, 1]),
-        ([1.0, 0.0], None, [1, 0]),
         ([-1, 1], None, [0, 1]),
         (["No", "yes"], None, [0, 1]),
         (["TRUE", "false"], None, [1, 0]),
         (["1", "0"], None, [1, 0]),
         (["neg", "pos"], None, [0, 1]),
         (["<=50K", ">50K"], ">50K", [0, 1]),
-        (["<=50K", ">50K"], "<=50K", [1, 0]),
         ([1, 2], 1, [1, 0]),
         ([1.0, 2.0], "2", [0, 1]),  # as typed on a command line
         ([0, 1], 0, [1, 0]),
-        (["yes", "no"], "no", [0, 1]),
         (["yes", "no"], "No", [0, 1]),
-        ([True, False], "False", [0, 1]),
         ([True, False], "false", [0, 1]),
         ([True, False], "0", [0, 1]),
         (["True", "False"], False, [0, 1]),
@@ -255,7 +231,6 @@ def test_labels_of_two_values(values: list[Any], positive: Any, expected: list[i
             None,
             r"not binary: 7 .*\(0, 1, 2, 3, 4 and 2 more\)",
         ),
-        ([0, 1, 2], 2, "not binary: 3 different values"),
         ([1, 1, 1], None, r"not binary: 1 different values \(1\) in 3 rows"),
         (
             ["<=50K", ">50K"],
@@ -283,7 +258,6 @@ def test_labels_that_are_refused(values: list[Any], positive: Any, sentence: str
 @pytest.mark.parametrize(
     ("predictions", "label", "positive", "expected"),
     [
-        ([0, 1, 1], [0, 1], None, [0, 1, 1]),
         ([2, 1], [1, 2], 2, [1, 0]),
         ([1, 1], [1, 2], 2, [0, 0]),  # all alike, and a value of the label
         ([0, 1], [0, 1], 0, [1, 0]),
@@ -292,7 +266,6 @@ def test_labels_that_are_refused(values: list[Any], positive: Any, sentence: str
         ([1, -1], [0, 1], None, [1, 0]),
         ([0, 0], [-1, 1], None, [0, 0]),
         (["yes", "No", "NO"], ["Yes", "no"], None, [1, 0, 0]),
-        (["NO", "yes"], ["Yes", "no"], "no", [1, 0]),
         (["true", "false"], [0, 1], None, [1, 0]),
         ([1.0, 0.0], ["<=50K", ">50K"], ">50K", [1, 0]),
         (["<=50K"], ["<=50K", ">50K"], "<=50K", [1]),
@@ -317,8 +290,6 @@ def test_predictions_in_the_terms_of_the_label(
             r"'guess' holds 0 and 1, but the label 'rich' holds 1 \(0\) and 2 \(1\)",
         ),
         ([0, 1], ["yes", "no"], "no", "it is not evident which is which"),
-        ([1, 2], [0, 1], None, "'guess' holds 1 and 2, but the label"),
-        (["a", "b"], ["a", "c"], "a", "'guess' holds 'a' and 'b', but the label"),
         ([0.2, 0.7, 0.9], [0, 1], None, "`score`"),
         ([0.0, np.nan], [0, 1], None, "'guess' is missing in 1 of 2 rows"),
         ([0, 1], [1, 2], None, "'rich' holds 1 and 2"),
@@ -331,15 +302,6 @@ def test_predictions_that_are_refused(
         binary_like(np.array(predictions), "guess", np.array(label), "rich", positive)
 
 
-def test_a_million_outcomes() -> None:
-    answers = np.array(["no", "yes"], dtype=object)[
-        np.random.default_rng(0).integers(0, 2, 1_000_000)
-    ]
-    made = binary_like(answers, "guess", answers, "truth")
-    assert made.sum() == (answers == "yes").sum()
-    assert two_values(answers, "truth") == ("no", "yes")
-
-
 # What is refused ----------------------------------------------------------------------------------
 
 MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
@@ -350,24 +312,15 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
     [
         (
             lambda: people(hours=GAP).dataset(SEX),
-            "is missing in 1 of 6 rows, and the mean .* train=split.train",
+            "hours is missing in some rows, .* train=split.train",
         ),
         (
             lambda: people(hours=[None] * 6).dataset(SEX, train=torch.arange(3)),
             "'hours' is missing in all 3 training",
         ),
-        (
-            lambda: people(hours=[1.0, np.inf, 3, 4, 5, 6]).dataset(SEX),
-            r"infinite in 1 of 6 rows \(first: row 3",
-        ),
-        (
-            lambda: people(hours=["1", "2", "?", "4", "5", "6"]).dataset(SEX),
-            r"text such as '\?' in 1 of 6 rows",
-        ),
-        (
-            lambda: people(hours=["1,5", "2", "3", "4", "5", "6"]).dataset(SEX),
-            "numbers written as text",
-        ),
+        (lambda: people(hours=[1.0, np.inf] * 3).dataset(SEX), r"infinite in 3 of 6 .*row 3"),
+        (lambda: people(hours=[*"12?456"]).dataset(SEX), r"text such as '\?' in 1 of 6 rows"),
+        (lambda: people(hours=["1,5", *"23456"]).dataset(SEX), "numbers written as text"),
         (
             lambda: people(job=np.arange(6).astype("M8[D]")).dataset(SEX),
             "'job' holds dates or times",
@@ -380,7 +333,7 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
         (lambda: people().dataset([1]), "a protected attribute is named, or a Coded.* got 1"),
         (
             lambda: people().dataset(SEX, min_size=7),
-            "none of the 2 groups has 7 rows, nor have all together",
+            "none of the 2 groups has 7 rows; lower",
         ),
         (
             lambda: people().dataset(SEX, min_size=4, small="drop"),
@@ -406,7 +359,7 @@ MANY = [f"street {i}" for i in range(MOST_LEVELS + 1)]
         ),
         (
             lambda: Table({"y": np.array([1, "a"], object)}, "y", (), "x"),
-            "holds objects of type int, str",
+            "mixes numbers and text: 'a'",
         ),
         (
             lambda: Dataset(torch.zeros(2, 1), torch.zeros(2), levels={"sex": ("a",)}),

@@ -99,16 +99,25 @@ def attribute(
     ('< 1', '1 to < 30', '>= 30')
     """
     definition = variable(name)
-    if edges is None and definition.kind == "areas":
-        raise ValueError(
-            f"the code book does not list the codes of {name} ({definition.title}), which go from "
-            f"{definition.values[0].low} to {definition.values[-1].high}; take those that occur: "
-            f"Coded.of({name!r}, column)"
-        )
     if edges is None and definition.kind == "codes":
         listed = codes(name, missing)
         return Coded(name, tuple(listed), tuple(listed.values()))
-    return Banded(name, _bands(definition, edges, _fill(definition, missing)))
+    if edges is None and name not in EDGES:
+        raise ValueError(
+            f"{name} ({definition.title}) has no usual bands, nor does the code book list its"
+            f" codes; say where to cut it: edges=(...), or take those that occur:"
+            f" Coded.of({name!r}, column)"
+        )
+    cuts = tuple(EDGES[name] if edges is None else edges)
+    fill, lowest = _fill(definition, missing), definition.values[0].low
+    if fill is None:
+        return Banded(name, cuts)
+    if fill > lowest:
+        raise ValueError(
+            f"{fill} for empty fields lies within the range of {name}; fill with a number below it"
+        )
+    # one more cut keeps the filled rows out of the lowest band
+    return Banded(name, tuple(sorted({lowest, *cuts})))
 
 
 def codes(name: str, missing: int | None = None) -> dict[int | None, str]:
@@ -137,27 +146,6 @@ def _fill(definition: Variable, missing: int | None) -> int | None:
             " (None keeps NaN)"
         )
     return fill
-
-
-def _bands(
-    definition: Variable, edges: Sequence[float] | None, fill: int | None
-) -> tuple[float, ...]:
-    if edges is None and definition.name not in EDGES:
-        raise ValueError(
-            f"{definition.name} ({definition.title}) has no usual bands; say where to cut it:"
-            " edges=(...)"
-        )
-    cuts = tuple(EDGES[definition.name] if edges is None else edges)
-    if fill is None:
-        return cuts
-    lowest = definition.values[0].low
-    if fill > lowest:
-        raise ValueError(
-            f"{fill} for empty fields lies within the range of {definition.name}; fill with a"
-            " number below it"
-        )
-    # one more cut keeps the filled rows out of the lowest band
-    return tuple(sorted({lowest, *cuts}))
 
 
 @cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -35,12 +35,11 @@ STATES: Mapping[str, int] = MappingProxyType(
 )
 STATE_OF = MappingProxyType({fips: state for state, fips in STATES.items()})
 RAW = re.compile(
-    r"(?:psam_p(?P<fips>\d\d)|ss(?P<year>\d\d)p(?P<state>[a-z]{2}))\.(?P<form>csv|csv\.gz|csv\.zip|zip)"
+    r"(?:psam_p(?P<fips>\d\d)|(?:ss(?P<year>\d\d)p|csv_p)(?P<state>[a-z]{2}))"
+    r"\.(?:csv|csv\.gz|csv\.zip|zip)"
 )
-ARCHIVE = re.compile(r"csv_p(?P<state>[a-z]{2})\.zip")
 EXTRACT = re.compile(r"acs(?P<task>[a-z]+)_(?P<year>\d{4})_(?P<state>\w+)\.parquet", re.IGNORECASE)
-# preferred in this order: a raw file has the survey weights
-FORMS = ("csv", "csv.gz", "csv.zip", "zip", "parquet")
+LAYOUT = re.compile(r"(?:.*/)?(?P<year>\d{4})/(?P<horizon>[15]-Year)/[^/]+")
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,10 @@ class SurveyFile:
     """A file, and what its name and folder say of it."""
 
     state: str  # "OK", or the name of an extract of several: "42states"
-    task: str | None  # None: a raw file, which serves every task
+    task: str | None  # of an extract; None: a raw file, which serves every task
     year: int | None  # None: a raw file outside the layout, which could be of any year
     horizon: str | None
-    form: str  # one of FORMS
     path: Path
-    several: bool = False  # an extract of several states, of which those of `state` are meant
 
     @property
     def source(self) -> str:
@@ -65,18 +62,26 @@ class SurveyFile:
             self.horizon or HORIZONS[0],
         )
 
-    def serves(self, state: str, task: CensusTask, year: int, horizon: str) -> bool:
+    def serves(self, task: CensusTask, year: int, horizon: str) -> bool:
         return (
-            self.state == state
-            and self.task in (None, task.name)
+            self.task in (None, task.name)
             and self.year in (None, year)
             and self.horizon in (None, horizon)
         )
 
 
 def available(folder: str | Path | None = None) -> tuple[SurveyFile, ...]:
-    """Every file there is, in the order in which `load` would choose."""
-    return tuple(file for place in folders(folder) for file in _listed(place))
+    """Every file there is, in the order in which `load` would choose: the layout's subfolders
+    first, because these say which survey it is, and raw files first, which have the survey
+    weights."""
+    listed: list[SurveyFile] = []
+    for place in folders(folder):
+        layout = sorted(place.glob("[0-9][0-9][0-9][0-9]/[15]-Year"))
+        for directory in (*layout, place, place / "acs"):
+            paths = sorted(path for path in directory.glob("*") if path.is_file())
+            files = filter(None, map(identify, paths))
+            listed += sorted(files, key=lambda file: (bool(file.task), file.path.suffix.lower()))
+    return tuple(listed)
 
 
 def folders(folder: str | Path | None = None) -> tuple[Path, ...]:
@@ -148,11 +153,10 @@ def states_of(states: Sequence[str], also: Sequence[str] = ()) -> tuple[str, ...
             raise ValueError(
                 f"no state is abbreviated {state!r}; {did_you_mean(state, known.values())}"
             )
-    names = [known[state.lower()] for state in asked]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{', '.join(twice)} is asked for twice")
-    return tuple(names)
+    names = tuple(known[state.lower()] for state in asked)
+    if len(set(names)) < len(names):
+        raise ValueError(f"one of {', '.join(names)} is asked for twice")
+    return names
 
 
 def _cache() -> Path:
@@ -166,57 +170,33 @@ def _places(folder: str | Path | None) -> list[Path]:
         return [Path(folder).expanduser()]
     named = os.environ.get("FAIRBOUND_DATA")
     # synthetic data in its place would be a surprise
-    if named and not Path(named).expanduser().is_dir():
+    if named and not download_folder().is_dir():
         raise FileNotFoundError(
             f"FAIRBOUND_DATA is {named!r}, which is not a folder on this machine; set it to the"
             " folder of your census files, or unset it to use those in the cache, or synthetic"
             " data where there are none"
         )
-    places = [Path(named).expanduser(), _cache()] if named else [_cache()]
-    return list(dict.fromkeys(place.resolve() for place in places))
+    return list(dict.fromkeys(place.resolve() for place in (download_folder(), _cache())))
 
 
-def _listed(place: Path) -> list[SurveyFile]:
-    """The files of one folder: the layout's subfolders first, because these say which survey it
-    is."""
-    layout = [
-        (path, int(path.parent.name), path.name)
-        for path in sorted(place.glob("[0-9][0-9][0-9][0-9]/?-Year"))
-        if path.name in HORIZONS
-    ]
-    listed = []
-    for directory, year, horizon in [*layout, (place, None, None), (place / "acs", None, None)]:
-        if directory.is_dir():
-            files = [
-                identify(path, year, horizon)
-                for path in sorted(directory.iterdir())
-                if path.is_file()
-            ]
-            listed += sorted(
-                (file for file in files if file), key=lambda file: FORMS.index(file.form)
-            )
-    return listed
-
-
-def identify(path: Path, year: int | None, horizon: str | None) -> SurveyFile | None:
-    """What a file is by its name; None: none of ours."""
-    name = path.name.lower()
-    if raw := RAW.fullmatch(name):
+def identify(path: Path) -> SurveyFile | None:
+    """What a file is by its name and its folder; None: none of ours."""
+    layout = LAYOUT.fullmatch(path.as_posix())
+    year, horizon = (int(layout["year"]), layout["horizon"]) if layout else (None, None)
+    if raw := RAW.fullmatch(path.name.lower()):
         state = STATE_OF.get(int(raw["fips"]), "") if raw["fips"] else raw["state"].upper()
-        year = 2000 + int(raw["year"]) if raw["year"] else year
-        return (
-            SurveyFile(state, None, year, horizon, raw["form"], path) if state in STATES else None
-        )
-    if (archive := ARCHIVE.fullmatch(name)) and archive["state"].upper() in STATES:
-        return SurveyFile(archive["state"].upper(), None, year, horizon, "zip", path)
-    if extract := EXTRACT.fullmatch(path.name):
-        task = next((task for task in TASKS if task.lower() == extract["task"].lower()), None)
-        if task:
-            state = (
-                extract["state"].upper() if extract["state"].upper() in STATES else extract["state"]
-            )
-            return SurveyFile(state, task, int(extract["year"]), "1-Year", "parquet", path)
-    return None
+        if raw["year"]:
+            year = 2000 + int(raw["year"])
+        return SurveyFile(state, None, year, horizon, path) if state in STATES else None
+    extract = EXTRACT.fullmatch(path.name)
+    task_of = {task.lower(): task for task in TASKS}
+    if extract is None or extract["task"].lower() not in task_of:
+        return None
+    state = extract["state"]
+    if state.upper() in STATES:
+        state = state.upper()
+    task = task_of[extract["task"].lower()]
+    return SurveyFile(state, task, int(extract["year"]), HORIZONS[0], path)
 
 
 def file_of(
@@ -227,33 +207,27 @@ def file_of(
     files: Sequence[SurveyFile],
     folder: str | Path | None,
 ) -> SurveyFile:
-    for file in files:
-        if file.serves(state, task, year, horizon):
-            return file
-    for file in files:
-        if (
-            state in STATES
-            and file.state not in STATES
-            and file.serves(file.state, task, year, horizon)
-        ):
-            return replace(file, state=state, several=True)
-    extract = f"acs{task.name.lower()}_{year}_{state}.parquet"
-    names = [raw_name(state, year), archive_name(state), extract] if state in STATES else [extract]
-    others = [
-        f"{file.path} ({file.task or 'raw'}, {file.year})" for file in files if file.state == state
-    ]
-    remedy = (
-        f"; get it with `fairbound data fetch {state}` ({year}, {horizon}), or place one there with"
-        " folktables or by hand"
-        if state in STATES
-        else ""
-    )
+    """The first of the files that holds the state's rows, else the first extract of several
+    states, which may hold them."""
+    serving = [file for file in files if file.serves(task, year, horizon)]
+    own = [file for file in serving if file.state == state]
+    several = [file for file in serving if file.state not in STATES and state in STATES]
+    for file in (*own, *several):
+        return file
+    names, remedy = f"acs{task.name.lower()}_{year}_{state}.parquet", ""
+    if state in STATES:
+        names = f"{raw_name(state, year)} or {archive_name(state)} or {names}"
+        remedy = (
+            f"; get it with `fairbound data fetch {state}` ({year}, {horizon}), or place one there"
+            " with folktables or by hand"
+        )
     if state in synthetic.STATES and task.name == "Income":
         remedy += f"; or use synthetic:{state}, which needs no file"
+    found = [file for file in files if file.state == state]
+    others = ", ".join(f"{file.path} ({file.task or 'raw'}, {file.year})" for file in found)
+    only = f"; there is only {others}" if others else ""
+    places = ", ".join(map(str, _places(folder)))
     raise FileNotFoundError(
-        f"no file of {state} for {task.name}, {year} {horizon}: searched for"
-        f" {' or '.join(names)} in "
-        + ", ".join(str(place) for place in _places(folder))
-        + (f"; there is only {', '.join(others)}" if others else "")
-        + remedy
+        f"no file of {state} for {task.name}, {year} {horizon}: searched for {names} in"
+        f" {places}{only}{remedy}"
     )

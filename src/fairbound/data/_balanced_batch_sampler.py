@@ -26,7 +26,7 @@ from torch.utils.data import Sampler
 
 from fairbound._utils.rng import bits, keys
 from fairbound._utils.settings import require_whole
-from fairbound.columns._vectors import as_numbers, as_vector
+from fairbound.columns._vectors import as_numbers
 
 Indices = NDArray[np.int64]
 
@@ -75,19 +75,15 @@ class BalancedBatchSampler(Sampler[list[int]]):
         require_whole(self, 1, None, "batch_size", "world_size")
         require_whole(self, 0, self.world_size - 1, "rank")
         require_whole(self, -(1 << 63), (1 << 63) - 1, "seed")
-        wanted = None if shares is None else _checked(shares)
-        members = _members(groups, wanted)
-        if wanted is None:
-            wanted = np.full(len(members), 1 / len(members))
-        self.group_sizes = tuple(len(examples) for examples in members)
+        members, wanted = _members_and_shares(groups, shares)
+        self.group_sizes = tuple(map(len, members))
         self.per_batch = _per_batch(self.batch_size, wanted)
 
         # examples of a step, of all processes
         widths = [self.world_size * size for size in self.per_batch]
         drawn = [group for group, width in enumerate(widths) if width]
-        self.batches = (
-            min(-(-len(members[k]) // widths[k]) for k in drawn) if batches is None else batches
-        )
+        passes = [-(-self.group_sizes[k] // widths[k]) for k in drawn]  # batches of one pass
+        self.batches = min(passes) if batches is None else batches
         require_whole(self, 1, None, "batches")
         self._groups = [
             (_Permutations(members[k], self.seed, k), widths[k], self.per_batch[k]) for k in drawn
@@ -161,13 +157,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; the sampler must have the same examples and
         settings."""
-        if set(state) != {"epoch", "batch", "settings"}:
-            raise ValueError(
-                "a state of BalancedBatchSampler has the keys epoch, batch and settings, got"
-                f" {sorted(map(str, state))}"
-            )
         for name, setting in self._settings().items():
-            saved = state["settings"].get(name)
+            saved = state.get("settings", {}).get(name)
             if saved != setting:
                 raise ValueError(
                     f"the state was saved with {name} {saved}, here it is {setting}; build the"
@@ -208,7 +199,8 @@ class _Permutations:
     """The examples of one group, permutation after permutation without end."""
 
     def __init__(self, examples: Indices, seed: int, group: int) -> None:
-        self.examples, self.many = examples, max(1, AT_ONCE // len(examples))
+        self.examples = examples
+        self.many = max(1, AT_ONCE // len(examples))
         self.key = bits(keys(torch.tensor(seed)), torch.tensor(group), torch.tensor(0))
         # the last block of `many` permutations: its number, its examples
         self._drawn = (-1, examples)
@@ -249,67 +241,53 @@ def _process(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def _checked(shares: Sequence[float]) -> NDArray[np.float64]:
     """(groups,) shares that sum to 1."""
     fractions = np.asarray(shares, dtype=np.float64)
-    if fractions.ndim != 1:
+    total = fractions.sum()
+    if fractions.ndim != 1 or not ((fractions >= 0).all() and abs(total - 1) <= 1e-6):
         raise ValueError(
-            f"shares must be one number for each group, got an array of shape {fractions.shape}"
+            "shares are numbers >= 0, one for each group, that sum to 1 (divide them by their"
+            f" sum), got {fractions.tolist()}"
         )
-    for group, share in enumerate(fractions):
-        if not 0 <= share <= 1:  # NaN included
-            raise ValueError(f"the share of group {group} must lie between 0 and 1, got {share:g}")
-    total = float(fractions.sum())
-    if abs(total - 1) > 1e-6:
-        raise ValueError(f"shares must sum to 1, got {total:g}; divide them by their sum")
-    return fractions / total
+    return np.asarray(fractions / total)
 
 
-def _members(groups: Any, shares: NDArray[np.float64] | None) -> list[Indices]:
-    """The examples of each group, ascending; a group with a positive share has some."""
-    vector = as_vector(groups)
-    if vector.numel() == 0:
-        raise ValueError("groups are empty; give the group of every example of the dataset")
-    numbers = as_numbers(vector).cpu().numpy()
+def _members_and_shares(
+    groups: Any, shares: Sequence[float] | None
+) -> tuple[list[Indices], NDArray[np.float64]]:
+    """The examples of each group, ascending, and its share; a group with a share has some."""
+    numbers = as_numbers(groups).cpu().numpy()
     present = np.unique(numbers[numbers >= 0])
     if len(present) == 0:
         raise ValueError("no example is in a group: all are -1; number the groups 0, 1, ...")
-    if shares is not None and len(shares) <= present[-1]:
-        raise ValueError(
-            f"groups go up to {present[-1]} but there are {len(shares)} shares; give one for each"
-            " group"
-        )
     # Without shares the groups are 0 to len(present) - 1; counting to the largest would make 10**12
     # groups of a typo.
-    drawn = np.arange(len(present)) if shares is None else np.flatnonzero(shares)
-    empty = np.setdiff1d(drawn, present)
+    wanted = np.full(len(present), 1 / len(present)) if shares is None else _checked(shares)
+    empty = np.setdiff1d(np.flatnonzero(wanted), present)
     if len(empty):
         raise ValueError(
             f"group {empty[0]} has no examples; number the groups without gaps, or give it share 0"
         )
+    if len(wanted) <= present[-1]:
+        raise ValueError(
+            f"groups go up to {present[-1]} but there are {len(wanted)} shares; give one for each"
+            " group"
+        )
     order = np.argsort(numbers, kind="stable")  # examples of no group first
-    ends = np.searchsorted(
-        numbers[order], np.arange(len(present if shares is None else shares) + 1)
-    )
-    return [order[low:high] for low, high in pairwise(ends)]
+    ends = np.searchsorted(numbers[order], np.arange(len(wanted) + 1))
+    return [order[low:high] for low, high in pairwise(ends)], wanted
 
 
 def _per_batch(batch_size: int, shares: NDArray[np.float64]) -> tuple[int, ...]:
     """Examples of each group in a batch, by largest remainders."""
-    counts = _rounded(batch_size, shares)
+    exact = batch_size * shares
+    counts = np.floor(exact).astype(np.int64)
+    # equal shares tie, and the first groups get the remaining examples
+    remainder = (exact - counts).round(9)
+    counts[np.argsort(-remainder, kind="stable")[: batch_size - counts.sum()]] += 1
     without = np.flatnonzero((counts == 0) & (shares > 0))
     if len(without):
         group, enough = without[0], ceil(1 / shares[shares > 0].min())
-        while (_rounded(enough, shares)[shares > 0] == 0).any():  # by rounding, at most a few times
-            enough += 1
         raise ValueError(
             f"a batch of {batch_size} has no example for group {group}, whose share is"
             f" {shares[group]:.3g}; batch_size={enough} has one for every group"
         )
     return tuple(counts.tolist())
-
-
-def _rounded(total: int, shares: NDArray[np.float64]) -> Indices:
-    exact = total * shares
-    counts = np.floor(exact).astype(np.int64)
-    # equal shares tie, and the first groups get the remaining examples
-    remainder = (exact - counts).round(9)
-    counts[np.argsort(-remainder, kind="stable")[: total - counts.sum()]] += 1
-    return counts

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairbound._utils.sentences import listing
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -27,23 +29,20 @@ class Dataset:
     levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        rows = self.X.shape[0]
-        if rows == 0:
+        if self.rows == 0:
             raise ValueError("the dataset has no rows")
-        if self.y.shape[0] != rows:
-            raise ValueError(f"X has {rows} rows but y has {self.y.shape[0]}")
+        if len(self.y) != self.rows:
+            raise ValueError(f"X has {self.rows} rows but y has {len(self.y)}")
         for name, column in self.groups.items():
-            if column.shape != (rows,):
+            if column.shape != (self.rows,):
                 raise ValueError(
-                    f"group column {name!r} has shape {tuple(column.shape)}, expected ({rows},)"
+                    f"group column {name!r} has shape {tuple(column.shape)}, expected"
+                    f" ({self.rows},)"
                 )
-            if column.is_floating_point():
+            if column.is_floating_point() or int(column.min()) < 0:
                 raise ValueError(
-                    f"group column {name!r} must hold whole numbers, got {column.dtype}"
-                )
-            if int(column.min()) < 0:
-                raise ValueError(
-                    f"group column {name!r} must be numbered 0, 1, ..., found {int(column.min())}"
+                    f"group column {name!r} must hold whole numbers 0, 1, ..., found"
+                    f" {column.min().item()} ({column.dtype})"
                 )
         for name, named in self.levels.items():
             if name not in self.groups:
@@ -51,31 +50,23 @@ class Dataset:
                     f"levels are given for {name!r}, but the group columns are"
                     f" {', '.join(self.groups)}"
                 )
-            if int(self.groups[name].max()) >= len(named):
+            highest = int(self.groups[name].max())
+            if highest >= len(named):
                 raise ValueError(
-                    f"group column {name!r} goes up to {int(self.groups[name].max())} but has"
-                    f" {len(named)} level names"
+                    f"group column {name!r} goes up to {highest} but has {len(named)} level names"
                 )
         if self.names and self.X.ndim == 2 and len(self.names) != self.X.shape[1]:
             raise ValueError(f"X has {self.X.shape[1]} columns but {len(self.names)} names")
-        self._refuse_missing(self.X, "X")
-        self._refuse_missing(self.y, "y")
-
-    def _refuse_missing(self, values: Tensor, what: str) -> None:
-        if not values.is_floating_point():
-            return
-        bad = ~torch.isfinite(values.reshape(values.shape[0], -1))
-        if not bad.any():
-            return
-        columns = bad.any(0).nonzero().flatten().tolist()
-        named = [
-            self.names[j] if what == "X" and self.names and self.X.ndim == 2 else str(j)
-            for j in columns[:5]
-        ]
-        raise ValueError(
-            f"{what} has {int(bad.sum())} NaN or infinite entries (columns {', '.join(named)};"
-            f" first in row {int(bad.any(1).nonzero()[0])}); fill or drop those rows first"
-        )
+        for what, values in (("X", self.X), ("y", self.y)):
+            bad = ~torch.isfinite(values).reshape(self.rows, -1)
+            if bad.any():
+                columns = bad.any(0).nonzero().flatten().tolist()
+                named = self.names if what == "X" and self.X.ndim == 2 else ()
+                shown = listing([named[j] if named else j for j in columns])
+                raise ValueError(
+                    f"{what} has {int(bad.sum())} NaN or infinite entries (columns {shown}; first"
+                    f" in row {int(bad.any(1).nonzero()[0])}); fill or drop those rows first"
+                )
 
     @property
     def rows(self) -> int:
@@ -121,3 +112,16 @@ class Split(NamedTuple):
             raise ValueError(f"no pool is called {name!r}; there are {', '.join(self._fields)}")
         examples: Tensor = getattr(self, name)
         return examples
+
+
+def check_rows(numbers: Tensor, what: str, rows: int) -> None:
+    """Refuse masks, no rows at all, and numbers of rows that are not there."""
+    if numbers.dtype == torch.bool or numbers.is_floating_point():
+        raise ValueError(
+            f"{what} must hold row numbers, got {numbers.dtype}; use mask.nonzero().flatten()"
+        )
+    if numbers.numel() == 0:
+        raise ValueError(f"{what} is empty; it needs rows")
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= rows:
+        raise ValueError(f"{what} goes from {low} to {high}, but the rows are 0 to {rows - 1}")

@@ -31,6 +31,7 @@ from fairbound.data._acs_files import (
 )
 
 CENSUS = "https://www2.census.gov/programs-surveys/acs/data/pums"
+TIMEOUT = 60.0  # seconds to wait for an answer
 TRANSIENT_STATUS = frozenset({408, 425, 429})  # of the answers 4xx: another attempt may succeed
 
 Survey = tuple[str, int, str]  # state, year, horizon
@@ -44,7 +45,6 @@ def fetch(
     base_url: str = CENSUS,
     progress: Any = False,
     retries: int = 4,
-    timeout: float = 60.0,
     report: Callable[[str], None] = lambda line: None,
 ) -> tuple[Path, ...]:
     """Download the person file of each state to `<folder>/<year>/<horizon>/`, unless a valid one
@@ -60,7 +60,6 @@ def fetch(
         base_url: where the Census Bureau, or a mirror, has the files.
         progress: a progress bar in pooch's (tqdm's) form, or True for one of tqdm.
         retries: how often a failure that may be temporary is tried again, after 1, 2, 3, ... s.
-        timeout: seconds to wait for an answer.
         report: called with a line when the download of a state begins, and when an attempt fails.
     """
     year, states = survey_year(year, horizon), states_of(states)
@@ -69,40 +68,27 @@ def fetch(
             f"an address begins with https:// or http://, got {base_url!r}; the usual one is"
             f" {CENSUS}"
         )
-    if retries < 0:
-        raise ValueError(f"retries must be 0 or more, got {retries}")
-    directory = (
-        (download_folder() if folder is None else Path(folder).expanduser()) / str(year) / horizon
-    )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"{directory} cannot be created ({error.strerror}); name another folder to fetch into"
-        ) from error
+    place = download_folder() if folder is None else Path(folder).expanduser()
+    directory = place / str(year) / horizon
     pooch = need("pooch", "data", "Fetching census files")
     pooch.get_logger().setLevel("WARNING")  # `report` says the same, with the state
-    http = pooch.HTTPDownloader(progressbar=progress, timeout=timeout)
+    http = pooch.HTTPDownloader(progressbar=progress, timeout=TIMEOUT)
     url = f"{base_url.rstrip('/')}/{year}/{horizon}/"
     paths: list[Path] = []
-    failures: dict[str, str] = {}
+    failures: list[str] = []
     for state in states:
         try:
+            directory.mkdir(parents=True, exist_ok=True)
             paths.append(_fetched(http, url, directory, (state, year, horizon), retries, report))
         except ConnectionError as error:
-            failures[state] = str(error)
+            failures.append(f"{state}: {error}")
         except OSError as error:  # a full disk, say: no state will fare better
             message = f"{directory} cannot be written ({error.strerror or error})"
             raise OSError(
                 f"{message}; free some space, or name another folder, and fetch again"
             ) from error
-    if len(states) > 1 and failures:
-        message = "\n".join(f"{state}: {error}" for state, error in failures.items())
-        raise ConnectionError(
-            f"{len(failures)} of {len(states)} states could not be fetched\n{message}"
-        )
-    for failure in failures.values():
-        raise ConnectionError(failure)
+    if failures:
+        raise ConnectionError("\n".join(failures))
     return tuple(paths)
 
 
@@ -129,16 +115,11 @@ def _fetched(
             _unpack(Path(output), Path(output).with_name(member), survey)
         except Exception as error:
             response: Any = getattr(error, "response", None)  # of an answer 4xx or 5xx
-            if (
-                response is not None
-                and response.status_code < 500
-                and response.status_code not in TRANSIENT_STATUS
-            ):
-                message = (
-                    f"answered {response.status_code} ({response.reason}):"
-                    f" {_start(response.content)}"
-                )
-                raise ConnectionError(message) from error  # which pooch does not try again
+            status = 500 if response is None else response.status_code
+            if status < 500 and status not in TRANSIENT_STATUS:
+                raise ConnectionError(  # which pooch does not try again
+                    f"answered {status} ({response.reason}): {_start(response.content)}"
+                ) from error
             report(f"{state}: {_reason(error)}")
             raise
 
@@ -151,11 +132,8 @@ def _fetched(
         try:
             files.fetch(archive, downloader=download)
         except (ConnectionError, ValueError, no_answer) as error:
-            failed = (
-                ""
-                if isinstance(error, ConnectionError)
-                else f"could not be fetched in {retries + 1} attempts: "
-            )
+            final = isinstance(error, ConnectionError)
+            failed = "" if final else f"could not be fetched in {retries + 1} attempts: "
             raise ConnectionError(
                 f"{url}{archive} {failed}{_reason(error)}; to place it manually, open the address"
                 f" in a browser and put {archive}, or the {member} in it, into {directory}"
@@ -170,24 +148,24 @@ def _unpack(archive: Path, target: Path, survey: Survey) -> None:
     try:
         with zipfile.ZipFile(archive) as zipped:
             inside = person_file(zipped, survey[0])
-            if inside is None:
-                raise ValueError(
-                    f"there is no {target.name} in it, only {', '.join(zipped.namelist()[:5])}"
-                )
             with zipped.open(inside) as source, target.open("wb") as out:
                 shutil.copyfileobj(source, out)  # compares the checksum
         check_raw(target, *survey)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    # a damaged zip; a password or an unsupported compression; and what `check_raw` refuses
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        FileNotFoundError,
+    ) as error:
         with archive.open("rb") as arrived:
             start = arrived.read(2000)
-        damage = f"the zip file that arrived is damaged ({error})"
-        raise ValueError(
-            damage if start.startswith(b"PK") else f"sent no zip file but {_start(start)}"
-        ) from error
-    except RuntimeError as error:  # a password, or an unsupported compression
-        raise ValueError(f"the zip file cannot be unpacked ({error})") from error
-    except ValueError as error:
-        raise ValueError(str(error).replace(str(target), target.name)) from error
+        if not start.startswith(b"PK"):
+            raise ValueError(f"sent no zip file but {_start(start)}") from error
+        said = str(error).replace(str(target), target.name).replace(str(archive), "the zip file")
+        raise ValueError(f"what arrived cannot be used ({said})") from error
 
 
 def _reason(error: Exception) -> str:

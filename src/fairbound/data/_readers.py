@@ -47,21 +47,16 @@ def read_table(
     (('age',), 2)
     """
     columns = read_columns(source, sep=sep, missing=missing, decimal=decimal)
-    for name in (
-        label,
-        *one_or_several(features or ()),
-        *(name for name in one_or_several(drop) if name not in columns.errors),
-    ):
-        column_named(name, columns)
+    dropped = one_or_several(drop)
+    for name in dropped:
+        if name not in columns.errors:
+            column_named(name, columns)
     for name, why in columns.errors.items():
-        if features is None and name not in one_or_several(drop):
+        if features is None and name not in dropped:
             raise ValueError(f"{why}; convert it, or drop it: drop=[{name!r}]")
-    listed = (
-        [name for name in columns if name != label]
-        if features is None
-        else one_or_several(features)
-    )
-    chosen = tuple(name for name in listed if name not in one_or_several(drop))
+    others = [name for name in columns if name != label]
+    listed = others if features is None else one_or_several(features)
+    chosen = tuple(name for name in listed if name not in dropped)
     if not chosen:
         raise ValueError(f"no feature is left besides the label {label!r}")
     if "" in chosen:
@@ -99,24 +94,23 @@ def table_of(
     ('age', 'hours')
     """
     inputs = _columns_of_matrix(X, names)
-    protected = (
-        groups if isinstance(groups, Mapping) else {} if groups is None else {"group": groups}
-    )
-    parts = {
-        **{name: Column.of(values, name).values for name, values in protected.items()},
-        label: Column.of(_flat(y), label).values,
-    }
-    for name in parts:
-        if name in inputs:
-            raise ValueError(f"{name!r} is a column of X already; give it another name")
-    if label in protected:
+    protected = groups if isinstance(groups, Mapping) else {"group": groups}
+    if groups is None:
+        protected = {}
+    if isinstance(y, Tensor | np.ndarray) and tuple(y.shape[1:]) == (1,):
+        y = y.reshape(-1)
+    pairs = [*inputs, *protected.items(), (label, y)]
+    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if twice:
         raise ValueError(
-            f"{label!r} names the label and a protected column; give one of them another name"
+            f"{', '.join(map(repr, twice))} names more than one column of X, the protected ones"
+            " and the label; rename or remove one"
         )
-    return Table({**inputs, **parts}, label, tuple(inputs), source, positive)
+    columns = {name: Column.of(values, name).values for name, values in pairs}
+    return Table(columns, label, tuple(name for name, _ in inputs), source, positive)
 
 
-def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
+def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> list[tuple[str, NDArray[Any]]]:
     if isinstance(X, Mapping) or hasattr(X, "columns"):
         read = read_columns(X)
         for why in read.errors.values():
@@ -126,25 +120,9 @@ def _columns_of_matrix(X: Any, names: Sequence[str] | None) -> dict[str, NDArray
         matrix = X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
         if matrix.ndim != 2:
             raise ValueError(f"X has shape {matrix.shape}; give (rows, columns)")
-        columns = [
-            (f"x{j}", Column.of(matrix[:, j], f"x{j}").values) for j in range(matrix.shape[1])
-        ]
+        columns = [(f"x{j}", column) for j, column in enumerate(matrix.T)]
     if names is None:
-        return dict(columns)
+        return columns
     if len(names) != len(columns):
         raise ValueError(f"X has {len(columns)} columns but {len(names)} names")
-    twice = [name for name, count in Counter(map(str, names)).items() if count > 1]
-    if twice:
-        raise ValueError(
-            f"X has the column {', '.join(map(repr, twice))} more than once; rename or remove one"
-        )
-    return {name: column for name, (_, column) in zip(names, columns, strict=True)}
-
-
-def _flat(y: Any) -> Any:
-    """Labels of shape (rows, 1) as a vector."""
-    return (
-        y.reshape(-1)
-        if isinstance(y, Tensor | np.ndarray) and y.ndim == 2 and y.shape[1] == 1
-        else y
-    )
+    return [(name, column) for name, (_, column) in zip(names, columns, strict=True)]

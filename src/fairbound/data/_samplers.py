@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from fairbound._utils.rng import EXAMPLES, LEVEL, UNIFORM, checked_seed, keys, uniforms
 from fairbound._utils.settings import require_whole
 from fairbound.constraints._cells import Cells
-from fairbound.data._dataset import Split
+from fairbound.data._dataset import Split, check_rows
 
 # the step number whose examples evaluate the starting point; no run has that many steps
 START = 1 << 40
@@ -68,37 +69,28 @@ class Sampler:
     ) -> None:
         self.split = split
         self.cells = cells if cells is not None else Cells((), ())
-        _refuse_masks(split)
         self.sizes = sizes if isinstance(sizes, BatchSpec) else tuple(sizes)
         self.seed = checked_seed(seed)
         specs = [self.sizes] if isinstance(self.sizes, BatchSpec) else self.sizes
         self.min_rows = 1 + max(
             (int(r.max()) for r in (*split, *self.cells.examples) if r.numel()), default=-1
         )
+        for name, numbers in split._asdict().items():
+            if numbers.numel():
+                check_rows(numbers, f"pool {name!r}", self.min_rows)
         self._cells = {
             spec.pool: self.cells.within(split.pool(spec.pool), self.min_rows) for spec in specs
         }
         for spec in specs:
-            self._check(spec)
-
-    def _check(self, spec: BatchSpec) -> None:
-        available = self.split.pool(spec.objective_pool).numel()
-        if available < spec.objective:
-            raise ValueError(
-                f"pool {spec.objective_pool!r} has {available} examples, fewer than an objective "
-                f"batch of {spec.objective}"
-            )
-        for name, member in zip(self.cells.names, self._cells[spec.pool].examples, strict=True):
-            if member.numel() == 0:
-                raise ValueError(
-                    f"cell {name!r} has no examples in pool {spec.pool!r}; drop the group, merge"
-                    " it, or split again"
-                )
-            if member.numel() < spec.cell:
-                raise ValueError(
-                    f"cell {name!r} has {member.numel()} examples in pool {spec.pool!r}, fewer than"
-                    f" its batch of {spec.cell}; use a smaller batch or merge the group"
-                )
+            batches = [("the objective", spec.objective_pool, spec.objective)]
+            batches += [(f"cell {name!r}", spec.pool, spec.cell) for name in self.cells.names]
+            for (name, pool, size), examples in zip(batches, self.pools(spec), strict=True):
+                if len(examples) < size:
+                    raise ValueError(
+                        f"{name} has {len(examples)} examples in pool {pool!r}, fewer than its"
+                        f" batch of {size}; use a smaller batch, merge or drop the group, or split"
+                        " again"
+                    )
 
     def seeded(self, *seeds: int) -> list[Sampler]:
         """The same sampling with other seeds: one sampler for every run of a stack."""
@@ -129,31 +121,6 @@ class Sampler:
         return (self.specs(draws), len(self.cells))
 
 
-def _refuse_masks(split: Split) -> None:
-    for name, numbers in split._asdict().items():
-        if numbers.dtype == torch.bool or numbers.is_floating_point():
-            raise ValueError(
-                f"pool {name!r} must hold indices, got {numbers.dtype}; use"
-                " mask.nonzero().flatten()"
-            )
-        if numbers.numel() and int(numbers.min()) < 0:
-            raise ValueError(
-                f"pool {name!r} holds the index {int(numbers.min())}; examples are numbered from 0"
-            )
-
-
-def _drawn(
-    key: Tensor, step: Tensor, slot: Tensor, count: Tensor, start: Tensor, members: Tensor
-) -> Tensor:
-    """(T, R, slots) examples with replacement, for key (R,), step (T, 1), slot (slots,), count and
-    start (R, slots).
-
-    Or (C, slots), for key (C,), step (1,), and slot, count and start (C, slots).
-    """
-    u = uniforms(key[:, None], step[..., None], slot)
-    return members[(u * count).long() + start]
-
-
 class Chunks(NamedTuple):
     """Mini-batches of random size, divided into chunks of equal size: one flat stack over all
     runs."""
@@ -163,19 +130,18 @@ class Chunks(NamedTuple):
     half: Tensor
     batch: Batch  # (C, B), (C, K, b)
 
-    def batches(self, run: int) -> tuple[Batch, Batch, Batch, Batch]:
+    def batches(self, run: int) -> tuple[Batch, ...]:
         """The four mini-batches of a run's step: the single one, the large one, its odd half, its
         even half."""
         single, odd, even = ((self.run == run) & (self.half == half) for half in (0, 1, 2))
         chosen = (single, odd | even, odd, even)
-        joined = [
+        return tuple(
             Batch(
                 self.batch.objective[which].flatten(),
                 self.batch.cells[which].transpose(0, 1).flatten(1),
             )
             for which in chosen
-        ]
-        return joined[0], joined[1], joined[2], joined[3]
+        )
 
 
 class SamplerStack:
@@ -197,16 +163,13 @@ class SamplerStack:
         self.law: Tensor | None = None
         if batch_size_probs is not None:
             self.law = torch.tensor(batch_size_probs, dtype=torch.float64, device=self.device)
-        if batch_size_probs is not None and len(set(self.specs)) > 1:
-            raise ValueError(
-                "a method that draws random sizes needs equal sizes in every draw; give the"
-                " sampler one"
-            )
-        self._lay_out(samplers)
-
-    def _lay_out(self, samplers: Sequence[Sampler]) -> None:
-        """Columns: the pools of a step in order, each draw's objective, then its cells. Slots:
-        examples."""
+            if len(set(self.specs)) > 1:
+                raise ValueError(
+                    "a method that draws random sizes needs equal sizes in every draw; give the"
+                    " sampler one"
+                )
+        # Columns: the pools of a step in order, each draw's objective, then its cells. Slots:
+        # examples.
         sizes = [
             size for spec in self.specs for size in (spec.objective, *[spec.cell] * self.cells)
         ]
@@ -214,22 +177,18 @@ class SamplerStack:
         self.column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(
             self.device
         )
-        laid: dict[int, int] = {}  # id of a pool -> where it starts in `members`
-        parts, total = [], 0
-        start, count = [], []
-        for sampler in samplers:
-            for spec in self.specs:
-                for pool in sampler.pools(spec):
-                    if id(pool) not in laid:
-                        laid[id(pool)] = total
-                        parts.append(pool)
-                        total += pool.numel()
-                    start.append(laid[id(pool)])
-                    count.append(pool.numel())
+        pools = [
+            pool for sampler in samplers for spec in self.specs for pool in sampler.pools(spec)
+        ]
+        apart = {id(pool): pool for pool in pools}  # runs share most of them
+        starts = accumulate(map(len, apart.values()), initial=0)
+        start_of = dict(zip(apart, starts, strict=False))
         shape = (self.runs, len(sizes))
-        self.members = torch.cat(parts).to(self.device)
-        self.start = torch.tensor(start).reshape(shape).to(self.device)  # (R, columns)
-        self.count = torch.tensor(count).reshape(shape).to(self.device)  # (R, columns)
+        start = torch.tensor([start_of[id(pool)] for pool in pools])
+        count = torch.tensor([len(pool) for pool in pools])
+        self.members = torch.cat(list(apart.values())).to(self.device)
+        self.start = start.reshape(shape).to(self.device)  # (R, columns)
+        self.count = count.reshape(shape).to(self.device)  # (R, columns)
 
     def uniform(self, first: int, steps: int) -> Tensor:
         """(T, R) uniform numbers, one for every step and run."""
@@ -251,34 +210,31 @@ class SamplerStack:
         """
         if evaluates is None:
             evaluates = ("fc",) * len(self.specs)
-        slot = self._slots(evaluates)
-        # (R, slots)
-        count, start = self.count[:, self.column[slot]], self.start[:, self.column[slot]]
-        drawn = _drawn(
-            self.key, self._steps(first, steps), EXAMPLES + slot, count, start, self.members
-        )
-        return self._cut(drawn, evaluates)
-
-    def _slots(self, evaluates: Sequence[str]) -> Tensor:
-        """The slots of what is evaluated, among all slots of `_lay_out`."""
+        sizes = [
+            (spec.objective * ("f" in wanted), spec.cell * ("c" in wanted))
+            for spec, wanted in zip(self.specs, evaluates, strict=True)
+        ]
         # by column
         read = [part in wanted for wanted in evaluates for part in "f" + "c" * self.cells]
-        return torch.tensor(read, device=self.device)[self.column].nonzero().flatten()
+        slot = torch.tensor(read, device=self.device)[self.column].nonzero().flatten()
+        step = self._steps(first, steps)
+        drawn = self._drawn(slice(None), step, EXAMPLES + slot, self.column[slot])
+        parts = drawn.split([objective + cell * self.cells for objective, cell in sizes], -1)
+        return tuple(self._batch(part, *size) for part, size in zip(parts, sizes, strict=True))
 
-    def _cut(self, drawn: Tensor, evaluates: Sequence[str]) -> tuple[Batch, ...]:
-        """(..., slots) example numbers as one Batch for each draw."""
-        specs = zip(self.specs, evaluates, strict=True)
-        sizes = [
-            (spec.objective * ("f" in read), spec.cell * ("c" in read)) for spec, read in specs
-        ]
-        parts = iter(
-            drawn.split(
-                [size for objective, cell in sizes for size in (objective, cell * self.cells)], -1
-            )
-        )
-        return tuple(
-            Batch(next(parts), next(parts).unflatten(-1, (self.cells, cell))) for _, cell in sizes
-        )
+    def _batch(self, drawn: Tensor, objective: int, cell: int) -> Batch:
+        """(..., slots) examples as a Batch of these sizes."""
+        examples, cells = drawn.split([objective, cell * self.cells], -1)
+        return Batch(examples, cells.unflatten(-1, (self.cells, cell)))
+
+    def _drawn(self, runs: slice | Tensor, step: Tensor, slot: Tensor, column: Tensor) -> Tensor:
+        """(T, R, slots) examples with replacement, for step (T, 1), slot and column (slots,).
+
+        Or (C, slots), for runs (C,), step (1,), and slot (C, slots).
+        """
+        u = uniforms(self.key[runs][:, None], step[..., None], slot)
+        count, start = self.count[runs][:, column], self.start[runs][:, column]
+        return self.members[(u * count).long() + start]
 
     # Random sizes ---------------------------------------------------------------------------------
 
@@ -302,13 +258,8 @@ class SamplerStack:
         number = torch.arange(run.numel(), device=self.device) - (size.cumsum(0) - size)[run]
         # every draw of such a method has the same columns
         column = self.column[: spec.objective + spec.cell * self.cells]
-        slot = (
-            EXAMPLES
-            + number[:, None] * column.numel()
-            + torch.arange(column.numel(), device=self.device)
-        )
-        count, start = self.count[:, column][run], self.start[:, column][run]  # (C, slots)
-        drawn = _drawn(self.key[run], self._steps(step, 1)[0], slot, count, start, self.members)
-        objective, cells = drawn.split([spec.objective, spec.cell * self.cells], -1)
+        place = torch.arange(column.numel(), device=self.device)
+        slot = EXAMPLES + number[:, None] * column.numel() + place  # (C, slots)
+        drawn = self._drawn(run, self._steps(step, 1)[0], slot, column)
         half = torch.where(number == 0, 0, 2 - number % 2)
-        return Chunks(run, half, Batch(objective, cells.unflatten(-1, (self.cells, spec.cell))))
+        return Chunks(run, half, self._batch(drawn, spec.objective, spec.cell))

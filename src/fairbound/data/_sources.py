@@ -51,11 +51,10 @@ def load(
     kind, colon, rest = source.partition(":")
     if not colon or kind.lower() not in SOURCES:
         if label is None:
-            if not Path(source).exists():
-                raise ValueError(
-                    f"there is no file {source}, and data are called {FORM} or synthetic:STATE"
-                )
-            raise ValueError(f"{source} is a file, so the column to predict must be named: `label`")
+            raise ValueError(
+                f"{source} is taken for a file, so the column to predict must be named: `label`;"
+                f" other data are called {FORM} or synthetic:STATE"
+            )
         return read_table(source, label=label, features=features, positive=positive)
     if label is not None or features is not None:
         raise ValueError(
@@ -72,9 +71,7 @@ def _load_acs(rest: str, *, folder: str | Path | None, missing: int | None, **un
             f"census data are named {FORM}, such as acs:OK or acs:OK+VA, got 'acs:{rest}'"
         )
     task, year, horizon = [*more, "", "", ""][:3]
-    if year and not year.isdigit():
-        raise ValueError(f"{year!r} in 'acs:{rest}' is not a year; census data are named {FORM}")
-    survey = int(year or acs_files.USUAL_YEAR), horizon or acs_files.HORIZONS[0]
+    survey = year or acs_files.USUAL_YEAR, horizon or acs_files.HORIZONS[0]
     return acs.load(states.split("+"), task or "Income", *survey, folder, missing)
 
 
@@ -98,26 +95,12 @@ def best(state: str, folder: str | Path | None = None) -> str:
     hold them."""
     files = acs_files.available(folder)
     (state,) = acs_files.states_of([state], [file.state for file in files])
-    if any(file.serves(state, TASKS["Income"], acs_files.USUAL_YEAR, "1-Year") for file in files):
-        return f"acs:{state}"
-    # generated data in place of those that somebody named would be a surprise
-    if folder is not None:
-        place = Path(folder).expanduser()
-        why = (
-            "is not there"
-            if not place.exists()
-            else "is not a folder"
-            if not place.is_dir()
-            else ""
-        )
-        raise FileNotFoundError(
-            f"the folder {place} {why or f'has no census file of {state}'}; name the folder where"
-            f" it is (`folder`), get it with `fairbound data fetch {state}`, or name none to use"
-            " the usual places"
-        )
-    if state not in synthetic.STATES:
-        raise FileNotFoundError(
-            f"no file of {state} for Income, {acs_files.USUAL_YEAR} was found, and the synthetic"
-            f" census has {', '.join(synthetic.STATES)} only; {synthetic.real_data(state)}"
-        )
-    return f"synthetic:{state}"
+    usual = acs_files.USUAL_YEAR, acs_files.HORIZONS[0]
+    try:
+        acs_files.file_of(state, TASKS["Income"], *usual, files, folder)
+    except FileNotFoundError:
+        # generated data in place of those that somebody named would be a surprise
+        if folder is not None or state not in synthetic.STATES:
+            raise
+        return f"synthetic:{state}"
+    return f"acs:{state}"

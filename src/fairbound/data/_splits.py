@@ -7,7 +7,7 @@ The seed of a split is separate from those of initial points and mini-batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbound._utils.optional import need
-from fairbound.data._dataset import Dataset, Split
+from fairbound.data._dataset import Dataset, Split, check_rows
 
 # so that at least two examples are in the held-out fifth: one for validation and one for test
 MIN_GROUP_SIZE = 10
@@ -36,19 +36,27 @@ def paper_split(groups: Tensor | NDArray[Any], seed: int = 42) -> Split:
     >>> [len(part) for part in split]
     [80, 0, 10, 0, 10]
     """
-    cut = need("sklearn.model_selection", "data", "The paper's split").train_test_split
+    train_test_split = need("sklearn.model_selection", "data", "The paper's split").train_test_split
     strata = _strata(groups)
-    _refuse_small(
-        strata, np.arange(len(strata)), "that are to be split, and one cannot be in two parts"
-    )
-    train, held_out = cut(np.arange(len(strata)), test_size=0.2, stratify=strata, random_state=seed)
-    _refuse_small(strata, held_out, "held out, and validation and test need one each")
-    validation, test = cut(held_out, test_size=0.5, stratify=strata[held_out], random_state=seed)
-    return Split(
-        torch.from_numpy(train),
-        validation=torch.from_numpy(validation),
-        test=torch.from_numpy(test),
-    )
+    names, numbers = np.unique(strata, return_inverse=True)
+
+    def cut(examples: NDArray[np.int64], share: float) -> list[NDArray[np.int64]]:
+        """The examples without a share of them, and that share."""
+        count = np.bincount(numbers[examples], minlength=len(names))
+        if count.min() < 2:
+            raise ValueError(
+                f"group {names[count.argmin()]} has {count.min()} of {len(examples)} examples that"
+                " are to be split, and each part needs one; merge or drop groups of fewer than"
+                f" min_size={MIN_GROUP_SIZE} examples"
+            )
+        cut_in_two: list[NDArray[np.int64]] = train_test_split(
+            examples, test_size=share, stratify=strata[examples], random_state=seed
+        )
+        return cut_in_two
+
+    train, held_out = cut(np.arange(len(strata)), 0.2)
+    validation, test = map(torch.from_numpy, cut(held_out, 0.5))
+    return Split(torch.from_numpy(train), validation=validation, test=test)
 
 
 def random_split(
@@ -67,13 +75,24 @@ def random_split(
     >>> len(split.train), len(split.test)
     (50, 50)
     """
-    shares = _checked_shares({"train": 0.6, "dual": 0.2, "test": 0.2} if shares is None else shares)
-    strata = _strata(groups)
+    shares = {"train": 0.6, "dual": 0.2, "test": 0.2} if shares is None else shares
+    if not {"train"} <= set(shares) <= set(Split._fields):
+        raise ValueError(
+            f"a split has a share of train, and of others of {', '.join(Split._fields)}; got"
+            f" {', '.join(shares) or 'none'}"
+        )
     share = np.array(list(shares.values()))
+    if not ((share > 0).all() and abs(math.fsum(share) - 1) <= 1e-9):
+        raise ValueError(f"shares must be above 0 and add up to 1, got {dict(shares)}")
+    strata = _strata(groups)
+    names, inverse, counts = np.unique(strata, return_inverse=True, return_counts=True)
+    shuffled = np.random.default_rng(seed).permutation(len(strata))
+    # with a single sort for all groups
+    by_group = shuffled[np.argsort(inverse[shuffled], kind="stable")]
     part_of = np.empty(len(strata), dtype=np.int64)  # the part of each example
     # examples that each part has too few for its share, over the groups so far
     owed = np.zeros(len(share))
-    for group, members in _shuffled_groups(strata, seed):
+    for group, members in zip(names, np.split(by_group, np.cumsum(counts)[:-1]), strict=True):
         sizes = _sizes(len(members), share, owed)
         if not sizes.all():
             raise ValueError(
@@ -83,12 +102,8 @@ def random_split(
             )
         owed += len(members) * share - sizes
         part_of[members] = np.repeat(np.arange(len(share)), sizes)
-    return Split(
-        **{
-            name: torch.from_numpy(np.flatnonzero(part_of == part))
-            for part, name in enumerate(shares)
-        }
-    )
+    parts = {name: np.flatnonzero(part_of == part) for part, name in enumerate(shares)}
+    return Split(**{name: torch.from_numpy(rows) for name, rows in parts.items()})
 
 
 def scaled(dataset: Dataset, split: Split) -> Dataset:
@@ -107,14 +122,7 @@ def scaled(dataset: Dataset, split: Split) -> Dataset:
             "only a floating-point X of shape (examples, columns) can be scaled, got"
             f" {dataset.X.dtype} of shape {tuple(dataset.X.shape)}"
         )
-    if split.train.numel() == 0:
-        raise ValueError("the split has no training examples, and scaling is fitted to them")
-    low, high = int(split.train.min()), int(split.train.max())
-    if low < 0 or high >= dataset.rows:
-        raise ValueError(
-            f"the split trains on example {low if low < 0 else high}, but the examples of the"
-            f" dataset are 0 to {dataset.rows - 1}"
-        )
+    check_rows(split.train, "train", dataset.rows)
     X = dataset.X.double()
     train = X[split.train.to(X.device)]
     # a rounded mean would leave a deviation that is not quite 0
@@ -122,14 +130,6 @@ def scaled(dataset: Dataset, split: Split) -> Dataset:
     mean = torch.where(constant, train[0], train.mean(0))
     deviation = torch.where(constant, 1.0, train.std(0, correction=0))
     return replace(dataset, X=((X - mean) / deviation).to(dataset.X.dtype))
-
-
-def _shuffled_groups(strata: NDArray[Any], seed: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-    """Every group and its examples in random order, with a single sort for all groups."""
-    names, inverse, counts = np.unique(strata, return_inverse=True, return_counts=True)
-    shuffled = np.random.default_rng(seed).permutation(len(strata))
-    by_group = shuffled[np.argsort(inverse[shuffled], kind="stable")]
-    yield from zip(names, np.split(by_group, np.cumsum(counts)[:-1]), strict=True)
 
 
 def _sizes(
@@ -153,31 +153,3 @@ def _strata(groups: Tensor | NDArray[Any]) -> NDArray[Any]:
     if len(strata) == 0:
         raise ValueError("there are no examples to split")
     return strata
-
-
-def _refuse_small(strata: NDArray[Any], examples: NDArray[np.int64], where: str) -> None:
-    """Every group must have two members among these examples."""
-    names, inverse = np.unique(strata, return_inverse=True)
-    count = np.bincount(inverse[examples], minlength=len(names))
-    if count.min() < 2:
-        raise ValueError(
-            f"group {names[count.argmin()]} has {count.min()} of the {len(examples)} examples"
-            f" {where}; merge or drop groups of fewer than min_size={MIN_GROUP_SIZE} examples"
-        )
-
-
-def _checked_shares(shares: Mapping[str, float]) -> Mapping[str, float]:
-    for name, share in shares.items():
-        if name not in Split._fields:
-            raise ValueError(
-                f"no part of a split is called {name!r}; there are {', '.join(Split._fields)}"
-            )
-        if not 0 < share <= 1:
-            raise ValueError(
-                f"the share of {name} must be above 0 and at most 1, got {share}; omit unused parts"
-            )
-    if "train" not in shares:
-        raise ValueError(f"a split needs a share for train, got {', '.join(shares) or 'none'}")
-    if abs(math.fsum(shares.values()) - 1) > 1e-9:
-        raise ValueError(f"the shares must add up to 1, got {math.fsum(shares.values()):g}")
-    return shares

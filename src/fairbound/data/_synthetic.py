@@ -29,7 +29,6 @@ the stream of PCG64 the same on every platform, but not the algorithms of its ot
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,16 +44,7 @@ from fairbound.data._tasks import TASKS, task_of
 
 STATES = ("OK", "VA")
 FEATURES, LABEL = TASKS["Income"].features, TASKS["Income"].label
-LARGEST_CODE = {
-    "AGEP": 99,
-    "WKHP": 99,
-    "SCHL": 24,
-    "COW": 9,
-    "RELP": 17,
-    "POBP": 554,
-    "OCCP": 9920,
-    "RAC1P": 9,
-}
+CODES = 10_000  # effects have a place for every code below this; the largest is 9920, of OCCP
 
 # Every use of a seed has a separate stream: rows drawn with the seed of the training rows must be
 # independent of them.
@@ -75,9 +65,7 @@ class DrawnColumn:
 
     def draw(self, columns: Columns, uniform: Floats) -> NDArray[Any]:
         """(rows,) codes."""
-        cell = np.zeros(len(uniform), dtype=np.int64)
-        for name, starts in self.given.items():
-            cell = cell * len(starts) + band_of(columns[name], starts)
+        cell = cell_of(columns, self.given)
         drawn: NDArray[Any] = self.codes[pick(self.cumulative, cell, uniform)]
         return drawn
 
@@ -106,17 +94,13 @@ class Population:
         races, marital = np.meshgrid(facts["races"], np.arange(1, 6), indexing="ij")
         counts = np.asarray(calibrated["counts"], dtype=np.int64).ravel()
         populated = counts > 0
-        pairs = (
-            races.ravel()[populated].astype(np.uint8),
-            marital.ravel()[populated].astype(np.uint8),
-        )
-        variables = tuple(_variable(table, calibrated) for table in facts["variables"])
         return Population(
             state,
             calibrated["fips"],
-            *pairs,
+            races.ravel()[populated].astype(np.uint8),
+            marital.ravel()[populated].astype(np.uint8),
             counts[populated],
-            variables,
+            tuple(_variable(table, calibrated) for table in facts["variables"]),
             _effects(facts, calibrated),
         )
 
@@ -130,12 +114,9 @@ class Population:
         if rows < 1:
             raise ValueError(f"a table needs at least one row, got rows={rows}")
         random = generator(seed, DRAW)
-        pair = pick(
-            _cumulated(self.counts[None].astype(float)),
-            np.zeros(rows, dtype=np.int64),
-            random.random(rows),
-        )
-        return self.complete(random, pair)
+        every = _cumulated(self.counts[None].astype(float))
+        only_cell = np.zeros(rows, dtype=np.int64)
+        return self.complete(random, pick(every, only_cell, random.random(rows)))
 
     def sample(self, seed: int) -> Table:
         """As many rows as the extract has; race and marital status have exactly its group sizes, in
@@ -157,7 +138,7 @@ class Population:
             name: columns[name].astype(np.int64) for name in FEATURES
         }
         ordered["ST"] = np.full(rows, self.fips, dtype=np.int64)
-        ordered[LABEL] = random.random(rows) < 1 / (1 + np.exp(-self.log_odds(columns)))
+        ordered[LABEL] = random.random(rows) < _logistic(self.log_odds(columns))
         return Table(ordered, LABEL, FEATURES, self.source)
 
     def log_odds(self, columns: Columns) -> Floats:
@@ -180,25 +161,17 @@ class Population:
         ... )
         True
         """
+        drawn = {"RAC1P": self.races, "MAR": self.marital}
+        drawn |= {variable.name: variable.codes for variable in self.variables}
         for name in FEATURES:
-            if name not in columns:
-                raise KeyError(
-                    f"the income model needs the columns {', '.join(FEATURES)}; {name} is missing"
+            unknown = ~np.isin(columns[name], drawn[name])
+            if unknown.any():
+                row = int(unknown.argmax())
+                raise ValueError(
+                    f"{name} holds {columns[name][row]} in row {row}, which {self.source} never"
+                    " draws; the true probability is known only for rows it draws"
                 )
-            self._refuse_unknown(name, columns[name])
-        probability: Floats = 1 / (1 + np.exp(-self.log_odds(columns)))
-        return probability
-
-    def _refuse_unknown(self, name: str, column: NDArray[Any]) -> None:
-        known = {"RAC1P": self.races, "MAR": self.marital} | {
-            each.name: each.codes for each in self.variables
-        }
-        unknown = ~np.isin(column, known[name])
-        if unknown.any():
-            raise ValueError(
-                f"{name} holds {column[unknown.argmax()]} in row {int(unknown.argmax())}, which"
-                f" {self.source} never draws; the true probability is known only for rows it draws"
-            )
+        return _logistic(self.log_odds(columns))
 
 
 def load(state: str, seed: int = 0, task: str = "Income") -> Table:
@@ -212,8 +185,8 @@ def load(state: str, seed: int = 0, task: str = "Income") -> Table:
     synthetic = population(state)
     if task_of(task).name != "Income":
         raise ValueError(
-            f"the synthetic census has the task Income only, not {task};"
-            f" {real_data(state.upper(), task)}"
+            f"the synthetic census has the task Income only, not {task}; for real data use"
+            f" acs:{state.upper()}:{task}"
         )
     return synthetic.sample(seed)
 
@@ -227,20 +200,10 @@ def population(state: str) -> Population:
     """
     if state.upper() not in STATES:
         raise ValueError(
-            f"there is no synthetic census of {state!r}; there are {', '.join(STATES)};"
-            f" {real_data(state.upper())}"
+            f"there is no synthetic census of {state!r}; there are {', '.join(STATES)}; for real"
+            f" data use acs:{state.upper()}"
         )
     return Population.of(state.upper(), facts())
-
-
-def real_data(state: str, task: str = "Income") -> str:
-    """How to get real rows in place of synthetic ones, for messages."""
-    name = f"acs:{state}" + ("" if task == "Income" else f":{task}")
-    return (
-        f"for real data use {name}, with a file from `fairbound data fetch {state}`, or one that"
-        " folktables has downloaded or you have placed by hand, in the folder that FAIRBOUND_DATA"
-        " names"
-    )
 
 
 @cache
@@ -267,6 +230,15 @@ def band_of(codes: NDArray[Any], starts: Sequence[int]) -> NDArray[np.int64]:
     array([0, 0, 1, 2])
     """
     return np.searchsorted(np.asarray(starts), codes, side="right") - 1
+
+
+def cell_of(columns: Columns, bands: Mapping[str, Sequence[int]]) -> Any:
+    """(rows,) the number of the cell, a combination of bands, in the order of a nested loop; 0
+    where there are no bands."""
+    cell: Any = 0
+    for name, starts in bands.items():
+        cell = cell * len(starts) + band_of(columns[name], starts)
+    return cell
 
 
 def pick(cumulative: Floats, cell: NDArray[np.int64], uniform: Floats) -> NDArray[np.int64]:
@@ -302,7 +274,9 @@ def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> DrawnC
     shares = band_shares(
         np.asarray(table["shares"], dtype=np.float64), np.asarray(calibrated["tilts"][name])
     )
-    row = _rows_within(given, table["within"])
+    firsts = dict(zip(given, np.meshgrid(*given.values(), indexing="ij"), strict=True))
+    # of the code shares that hold in each cell: `within` cuts some of the given columns coarser
+    row = cell_of({name: codes.ravel() for name, codes in firsts.items()}, table["within"])
     codes, blocks = [], []
     for band, (listed, weights) in enumerate(
         zip(table["codes"], table["code_shares"], strict=True)
@@ -318,18 +292,6 @@ def _variable(table: Mapping[str, Any], calibrated: Mapping[str, Any]) -> DrawnC
     return DrawnColumn(
         name, given, np.asarray(codes, dtype=dtype), _cumulated(np.concatenate(blocks, axis=1))
     )
-
-
-def _rows_within(
-    given: Mapping[str, list[int]], within: Mapping[str, list[int]]
-) -> NDArray[np.int64]:
-    """(cells,) the row of the code shares that holds in each cell: `within` cuts some of the given
-    columns coarser."""
-    row = np.zeros(math.prod(len(starts) for starts in given.values()), dtype=np.int64)
-    firsts = dict(zip(given, np.meshgrid(*given.values(), indexing="ij"), strict=True))
-    for name, starts in within.items():
-        row = row * len(starts) + band_of(firsts[name].ravel(), starts)
-    return row
 
 
 def _normalized(weights: Floats) -> Floats:
@@ -359,22 +321,25 @@ def _effects(
     marital[1:, 1:] += np.add.outer(calibrated["effects"]["SEX"], calibrated["effects"]["MAR"])
     effects: dict[tuple[str, ...], Floats] = {("SEX", "MAR"): marital}
     for name in ("AGEP", "WKHP"):
-        codes = np.arange(LARGEST_CODE[name] + 1)
-        effects[name,] = strength * np.interp(codes, shared[name]["at"], shared[name]["effects"])
+        at, listed = shared[name]["at"], shared[name]["effects"]
+        effects[name,] = strength * np.interp(np.arange(CODES), at, listed)
     for name in ("SCHL", "COW", "RELP", "POBP"):
-        effects[name,] = strength * _in_bands(name, shared[name]["starts"], shared[name]["effects"])
+        effects[name,] = strength * _in_bands(shared[name]["starts"], shared[name]["effects"])
     occupations = next(table for table in facts["variables"] if table["name"] == "OCCP")["codes"]
-    by_code = np.full(LARGEST_CODE["OCCP"] + 1, np.nan)
+    by_code = np.full(CODES, np.nan)
     by_code[np.concatenate(occupations)] = np.concatenate(shared["OCCP"]["effects"])
     effects["OCCP",] = strength * by_code
-    effects["RAC1P",] = _in_bands(
-        "RAC1P", shared["RAC1P"]["starts"], calibrated["effects"]["RAC1P"]
-    )
+    effects["RAC1P",] = _in_bands(shared["RAC1P"]["starts"], calibrated["effects"]["RAC1P"])
     return effects
 
 
-def _in_bands(name: str, starts: Sequence[int], effects: Sequence[float]) -> Floats:
-    codes = np.arange(starts[0], LARGEST_CODE[name] + 1)
-    by_code = np.full(LARGEST_CODE[name] + 1, np.nan)
+def _in_bands(starts: Sequence[int], effects: Sequence[float]) -> Floats:
+    by_code = np.full(CODES, np.nan)
+    codes = np.arange(starts[0], CODES)
     by_code[codes] = np.asarray(effects)[band_of(codes, starts)]
     return by_code
+
+
+def _logistic(log_odds: Floats) -> Floats:
+    probability: Floats = 1 / (1 + np.exp(-log_odds))
+    return probability

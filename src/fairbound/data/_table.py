@@ -21,11 +21,11 @@ from fairbound.columns._attributes import (
     Grouping,
     Intersection,
 )
-from fairbound.columns._column import Column, column_named, is_missing
+from fairbound.columns._column import Column, column_named
 from fairbound.columns._labels import binary
 from fairbound.columns._specs import one_by_one, parse_attribute
-from fairbound.data._dataset import Dataset
-from fairbound.data._encoders import Encoder
+from fairbound.data._dataset import Dataset, check_rows
+from fairbound.data._encoders import Encoder, NumberFeature
 
 # One attribute or several, whose combinations are the groups; text as in
 # `fairbound.columns._specs`: "SEX,AGEP:25:65"
@@ -61,8 +61,9 @@ class Table:
                 f"the label {self.label!r} is also a feature; a model must not see what it predicts"
             )
         for name, column in self.columns.items():
-            _check_form(column, name)
-            if len(column) != self.rows:
+            if not isinstance(column, np.ndarray):
+                raise ValueError(f"column {name!r} is no array; make the table with read_table")
+            if len(Column.of(column, name)) != self.rows:  # numbers or text
                 raise ValueError(
                     f"column {name!r} has {len(column)} rows but the label {self.label!r} has"
                     f" {self.rows}"
@@ -77,7 +78,7 @@ class Table:
     @property
     def synthetic(self) -> bool:
         """Whether the rows are generated: everything made from them must say so."""
-        return self.source.partition(":")[0] == "synthetic"  # a file may be called "synthetic.csv"
+        return self.source.startswith("synthetic:")  # a file may be called "synthetic.csv"
 
     @property
     def census(self) -> bool:
@@ -95,7 +96,7 @@ class Table:
         """
         complete = np.ones(self.rows, dtype=bool)
         for name in names or (*self.features, self.label):
-            complete &= ~is_missing(column_named(name, self.columns))
+            complete &= ~Column.of(column_named(name, self.columns), name).missing
         if complete.all():
             return self
         if not complete.any():
@@ -170,24 +171,41 @@ class Table:
         grouping = self._grouping(group, min_size, small)
         rows = (grouping.ids >= 0).nonzero().flatten()
         protected = [attribute.name for attribute in grouping.attributes]
-        features = self._inputs(protected, keep_group, categorical)
-        fitted = rows if train is None else rows[_row_numbers(train, len(rows))]
-        if train is None:
-            self._refuse_leaking_means(features, categorical)
+        for name in categorical:
+            column_named(name, self.columns)
+        features = [name for name in self.features if keep_group or name not in protected]
+        if not features:
+            raise ValueError(
+                f"no feature is left besides the protected {', '.join(protected)}; keep_group=True"
+                " keeps it"
+            )
+        fitted = rows
+        if train is not None:
+            chosen = torch.as_tensor(train).cpu()
+            check_rows(chosen, "train", len(rows))
+            fitted = rows[chosen]
         encoder = Encoder.fit(self.columns, features, fitted.numpy(), categorical=categorical)
+        for feature in encoder.features:
+            # a mean over all rows would leak the held-out rows into training
+            if train is None and isinstance(feature, NumberFeature) and feature.marks_missing:
+                raise ValueError(
+                    f"{feature.name} is missing in some rows, and the mean that fills them must"
+                    " come from training rows: split first,"
+                    " random_split(table.groups(group), seed=0), and pass train=split.train; or"
+                    " drop those rows with table.complete()"
+                )
+        outcome = binary(self.columns[self.label], self.label, self.positive)
+        source = self.source
+        if grouping.dropped:
+            source += f"; {grouping.dropped} of {self.rows} rows dropped, in groups of fewer than"
+            source += f" {min_size}"
         name = " x ".join(protected)
-        dropped = (
-            f"; {grouping.dropped} of {self.rows} rows dropped, in groups of fewer than {min_size}"
-        )
-        dropped = dropped if grouping.dropped else ""
         return Dataset(
             X=encoder.transform(self.columns, dtype)[rows],
-            y=torch.from_numpy(binary(self.columns[self.label], self.label, self.positive)).to(
-                dtype
-            )[rows],
+            y=torch.from_numpy(outcome).to(dtype)[rows],
             groups={name: grouping.ids[rows]},
             names=encoder.names,
-            source=self.source + dropped,
+            source=source,
             levels={name: grouping.names},
         )
 
@@ -201,17 +219,17 @@ class Table:
         if isinstance(group, Intersection):
             return group
         listed = [group] if isinstance(group, Attribute) else one_by_one(group)
-        return Intersection(tuple(self._attribute(attribute) for attribute in listed))
-
-    def _attribute(self, attribute: str | Attribute) -> Attribute:
-        if isinstance(attribute, str):
-            return parse_attribute(attribute, self.columns, self.census, self.missing)
-        if not isinstance(attribute, Attribute):
-            raise ValueError(
-                "a protected attribute is named, or a Coded, Banded or Against"
-                f" (fairbound.columns._attributes); got {attribute!r}"
-            )
-        return attribute
+        attributes = []
+        for attribute in listed:
+            if isinstance(attribute, str):
+                attribute = parse_attribute(attribute, self.columns, self.census, self.missing)
+            if not isinstance(attribute, Attribute):
+                raise ValueError(
+                    "a protected attribute is named, or a Coded, Banded or Against"
+                    f" (fairbound.columns._attributes); got {attribute!r}"
+                )
+            attributes.append(attribute)
+        return Intersection(tuple(attributes))
 
     def _grouping(self, group: Groups, min_size: int, small: Small) -> Grouping:
         intersection = self.intersection(group)
@@ -224,41 +242,9 @@ class Table:
         grouping = intersection.group(self.columns, min_size, small)
         if len(grouping) == 0:
             raise ValueError(
-                f"none of the {grouping.populated} groups has {min_size} rows, nor have all"
-                " together; lower min_size"
-                if small == "merge"
-                else (
-                    f"none of the {grouping.populated} groups has {min_size} rows; lower min_size,"
-                    " or merge small ones"
-                )
+                f"none of the {grouping.populated} groups has {min_size} rows; lower min_size"
             )
         return grouping
-
-    def _inputs(
-        self, protected: Sequence[str], keep_group: bool, categorical: Sequence[str]
-    ) -> list[str]:
-        for name in categorical:
-            column_named(name, self.columns)
-        features = [name for name in self.features if keep_group or name not in protected]
-        if not features:
-            raise ValueError(
-                f"no feature is left besides the protected {', '.join(protected)}; keep_group=True"
-                " keeps it"
-            )
-        return features
-
-    def _refuse_leaking_means(self, features: Sequence[str], categorical: Sequence[str]) -> None:
-        """A mean over all rows would leak the held-out rows into training."""
-        for name in features:
-            column = Column(name, self.columns[name])
-            if name in categorical or not column.is_numeric or not column.missing.any():
-                continue
-            raise ValueError(
-                f"{name} is missing in {int(column.missing.sum())} of {self.rows} rows, and the"
-                " mean that fills them must come from training rows: split first,"
-                " random_split(table.groups(group), seed=0), and pass train=split.train; or drop"
-                " those rows with table.complete()"
-            )
 
 
 def is_census(source: str) -> bool:
@@ -269,35 +255,3 @@ def is_census(source: str) -> bool:
     """
     kind, colon, _ = source.partition(":")
     return bool(colon) and kind.lower() in CENSUS_KINDS
-
-
-def _check_form(column: NDArray[Any], name: str) -> None:
-    """Refuse what is not in the form that `Column.of` makes."""
-    is_vector = isinstance(column, np.ndarray) and column.ndim == 1
-    if not is_vector or column.dtype.kind not in "biufmMUO":
-        raise ValueError(
-            f"column {name!r} is not a vector of numbers or text; make the table with read_table"
-        )
-    types = set(map(type, column)) - {type(None)} if column.dtype.kind == "O" else set()
-    if len(types) > 1 or not types <= {str, bool, int}:
-        shown = ", ".join(sorted(kind.__name__ for kind in types))
-        raise ValueError(
-            f"column {name!r} holds objects of type {shown}; make the table with read_table"
-        )
-
-
-def _row_numbers(train: Tensor, rows: int) -> Tensor:
-    """Training rows, checked against the number of rows."""
-    train = torch.as_tensor(train).cpu()
-    if train.dtype == torch.bool or train.is_floating_point():
-        raise ValueError(
-            f"train must hold row numbers, got {train.dtype}; use mask.nonzero().flatten()"
-        )
-    if train.numel() == 0:
-        raise ValueError("train is empty; levels and means need rows to be fitted to")
-    if int(train.min()) < 0 or int(train.max()) >= rows:
-        raise ValueError(
-            f"train goes from {int(train.min())} to {int(train.max())}, but the rows are 0 to"
-            f" {rows - 1}"
-        )
-    return train

@@ -13,7 +13,7 @@ Differs from the paper, as the package does: `Employment` keeps all ages (the pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -43,16 +43,12 @@ class CensusTask:
     positive: str  # when the label is 1; like `filters` a condition of `fairbound.columns._rows`
     filters: str  # of the rows; empty: all
     features: tuple[str, ...]
-    group: str = "RAC1P"
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column of the person file that the task reads."""
-        return tuple(
-            dict.fromkeys(
-                (*self.features, self.group, *names_in(self.filters), *names_in(self.positive))
-            )
-        )
+        named = (*self.features, *names_in(self.filters), *names_in(self.positive))
+        return tuple(dict.fromkeys(named))
 
 
 _TASKS = (  # name, label, when it is 1, which rows, features
@@ -105,26 +101,22 @@ TASKS: Mapping[str, CensusTask] = MappingProxyType(
 CARRIED = ("ST", "PWGTP")
 
 
-def task_of(name: str | CensusTask) -> CensusTask:
+def task_of(name: str) -> CensusTask:
     """The task of that name.
 
     >>> task_of("Income").features[:3]
     ('AGEP', 'COW', 'SCHL')
     """
-    if isinstance(name, CensusTask):
-        return name
     if name not in TASKS:
         raise ValueError(f"no task is called {name!r}; {did_you_mean(name, TASKS)}")
     return TASKS[name]
 
 
-def apply(
-    task: str | CensusTask, rows: Any, missing: int | None = HISTORICAL, source: str = "rows"
-) -> Table:
+def apply(task: str, rows: Any, missing: int | None = HISTORICAL, source: str = "rows") -> Table:
     """Make the task's table from rows in the form of the person file.
 
     Args:
-        task: a task, or its name.
+        task: its name.
         rows: a mapping of columns, or a data frame.
         missing: what is written where a feature's field was empty: 0 as in published results, -1 as
             Folktables intends, None leaves NaN.
@@ -142,58 +134,41 @@ def apply(
     >>> table.rows, table.columns["PINCP_GT_50K"]
     (1, array([ True]))
     """
-    task, persons = task_of(task), read_columns(rows)
-    absent = [name for name in task.columns if name not in persons]
-    if absent:
-        raise ValueError(
-            f"{task.name} needs columns that the rows do not have:"
-            f" {describe_absent(absent, persons)}"
-        )
+    wanted, persons = task_of(task), read_columns(rows)
+    refuse_absent(wanted.columns, persons, wanted, source)
     carried = [name for name in CARRIED if name in persons]
     columns = {
-        name: numbers(name, persons[name]) for name in dict.fromkeys((*task.columns, *carried))
+        name: Column(name, persons[name]).numbers()
+        for name in dict.fromkeys((*wanted.columns, *carried))
     }
-    if task.filters:
-        meets = holds(task.filters, columns)
+    if wanted.filters:
+        meets = holds(wanted.filters, columns)
         columns = {name: column[meets] for name, column in columns.items()}
-    table = {
-        name: fill(columns[name], missing)
-        for name in dict.fromkeys((*task.features, *carried, task.group))
-    }
-    return Table(
-        {**table, task.label: holds(task.positive, columns)},
-        task.label,
-        task.features,
-        source,
-        missing=missing,
-    )
+    table = {name: fill(columns[name], missing) for name in (*wanted.features, *carried)}
+    table[wanted.label] = holds(wanted.positive, columns)
+    return Table(table, wanted.label, wanted.features, source, missing=missing)
 
 
-def describe_absent(absent: Sequence[str], names: Iterable[str]) -> str:
-    """Absent columns, each with the closest of the names: "RELP (closest: RELSHIPP)"."""
-    names = list(names)
-    close = {name: get_close_matches(name, names, n=2, cutoff=0.6) for name in absent}
-    return ", ".join(
-        name + (f" (closest: {', '.join(close[name])})" if close[name] else "") for name in absent
-    )
+def refuse_absent(
+    needed: Iterable[str], names: Iterable[str], task: CensusTask, where: Any
+) -> None:
+    """Refuse rows without needed columns, and name the closest of theirs."""
+    described = []
+    for absent in needed:
+        if absent not in names:
+            close = get_close_matches(absent, list(names), n=2)
+            described.append(absent + (f" (closest: {', '.join(close)})" if close else ""))
+    if described:
+        raise ValueError(f"{where} lacks columns of {task.name}: {', '.join(described)}")
 
 
-def fill(column: NDArray[Any], missing: int | None) -> NDArray[Any]:
+def fill(column: NDArray[np.float64], missing: int | None) -> NDArray[Any]:
     """Empty fields filled; whole numbers as integers, where nothing is missing.
 
     >>> fill(np.array([1.0, np.nan]), -1)
     array([ 1, -1])
     """
-    if column.dtype.kind == "f" and missing is not None:
-        column = np.where(np.isnan(column), missing, column)
+    filled = column if missing is None else np.where(np.isnan(column), missing, column)
     # NaN is unequal to itself
-    if column.dtype.kind == "f" and not np.array_equal(column, np.rint(column)):
-        return column
-    return column.astype(np.int64)
-
-
-def numbers(name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """A column as numbers, NaN where the field was empty."""
-    if column.dtype.kind in "iuf":
-        return column
-    return Column.of(column, name).numbers()
+    whole = np.array_equal(filled, np.rint(filled))
+    return filled.astype(np.int64) if whole else filled
