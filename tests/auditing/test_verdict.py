@@ -320,7 +320,7 @@ REFUSED = {
     ),
     "lengths": (two(0.1), [0, 1, 1], {"losses": [1.0, 2.0]}, "lengths differ: losses 2, groups 3"),
     "no groups": (two(0.1), None, {"losses": [1.0, 2.0]}, "about groups"),
-    "unknown number": (two(0.1), [0, 2], {"losses": [1.0, 2.0]}, "0 to 1"),
+    "unknown number": (two(0.1), [0, 2], {"losses": [1.0, 2.0]}, "up to 2"),
     "unknown name": (two(0.1), ["A", "C"], {"losses": [1.0, 2.0]}, "'C'"),
     "no such column": (two(0.1), {"sex": [0, 1], "race": [0, 1]}, {"losses": [1.0, 2.0]}, "by="),
     "no labels": (

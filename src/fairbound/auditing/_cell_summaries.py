@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from fairbound._utils.sentences import counted, listing
@@ -100,7 +101,7 @@ class HeldOut(NamedTuple):
         numbers = {name: group for name, group in named.items() if group is not None}
         column = Column.of(self._column(constraint), f"groups of {constraint.names[0]!r}")
         if column.kind != "text":
-            return _checked_numbers(group_numbers(column)[0], constraint)
+            return group_numbers(column)[0]
         # where the constraint names some groups only (the recall of B), others may have any name
         some = len(numbers) != constraint.cells.groups
         places, _ = group_numbers(column, list(numbers), others_are_none=some)
@@ -155,16 +156,6 @@ def _finite(values: Tensor, what: str) -> Tensor:
             f"{bad} of {values.numel()} {what} are NaN or infinite; drop those examples"
         )
     return values
-
-
-def _checked_numbers(numbers: Tensor, constraint: Constraint) -> Tensor:
-    groups = constraint.cells.groups
-    if groups is not None and numbers.numel() and int(numbers.max()) >= groups:
-        raise ValueError(
-            f"groups must be 0 to {groups - 1}, or -1 for none, found {int(numbers.max())} for the"
-            f" constraint {constraint.names[0]!r}"
-        )
-    return numbers
 
 
 # Cells --------------------------------------------------------------------------------------------
@@ -262,14 +253,10 @@ def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
 
 def _correlation(places: Sequence[Tensor], influences: Sequence[Tensor], size: int) -> Tensor:
     """(K, K) correlations of cell means, from the examples that two cells share."""
-    K = len(places)
-    correlation = torch.eye(K, dtype=torch.float64)
-    length = [float(influence.square().sum()) ** 0.5 for influence in influences]
-    for k in range(K):
-        influence = torch.zeros(size, dtype=torch.float64)
-        influence[places[k]] = influences[k]
-        for j in range(k + 1, K):
-            both = length[k] * length[j]
-            if both > 0:
-                correlation[k, j] = correlation[j, k] = influence[places[j]] @ influences[j] / both
-    return correlation
+    starts = np.cumsum([0, *map(len, places)])
+    parts = torch.cat([*influences]).numpy(), torch.cat([*places]).numpy(), starts
+    table = csr_array(parts, shape=(len(places), size))  # influence of every example, by cell
+    shared = torch.from_numpy((table @ table.T).toarray())
+    length = shared.diagonal().sqrt()
+    length = length.where(length > 0, torch.ones_like(length))
+    return (shared / length / length[:, None]).fill_diagonal_(1.0)

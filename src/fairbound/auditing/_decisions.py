@@ -64,6 +64,7 @@ class Gap:
     minimum: bool
     cell: str  # the cell that adds most to the noise: the scarcest group, as a rule
     examples: int  # of that cell
+    pair: int = 0  # the same number for A - B and B - A
     decision: Decision = "undecided"
     reason: str = ""  # why there is no decision; else empty
     # with `high`: simultaneous limits of all gaps; `low` above the bound is a violation
@@ -100,6 +101,8 @@ def decide_gaps(
     usable = ~((contrast != 0) & problem).any(1)
     noise = _noise(summaries, contrast, usable, level, seed)
     estimate = (contrast @ summaries.column("mean")).tolist()
+    signless = torch.cat([_without_sign(contrast), torch.tensor(bound)[:, None]], 1)
+    pair = torch.unique(signless, dim=0, return_inverse=True)[1].tolist()
     scarcest = (contrast * summaries.column("error")).square().argmax(1).tolist()
     gaps = []
     for i, name in enumerate(names):
@@ -114,6 +117,7 @@ def decide_gaps(
             minimum=bool((contrast[i] <= 0).all()),
             cell=cell.name,
             examples=cell.examples,
+            pair=pair[i],
             reason=cell.problem,
         )
         if usable[i]:
@@ -199,7 +203,8 @@ def _simultaneous_tail(studentized: Tensor, correlation: Tensor, level: float, s
     """
     values, vectors = torch.linalg.eigh(correlation)
     root = vectors * values.clamp(min=0).sqrt()  # R = root root'
-    to_gaps = _distinct(studentized @ root)
+    # A - B and B - A have the same error
+    to_gaps: Tensor = torch.unique(_without_sign(studentized @ root), dim=0)
     m, K = to_gaps.shape
     if m <= 1:
         return (1 - level) / 2
@@ -211,15 +216,11 @@ def _simultaneous_tail(studentized: Tensor, correlation: Tensor, level: float, s
     return float(ndtr(-quantile(torch.cat(worst), level)))
 
 
-def _distinct(rows: Tensor) -> Tensor:
-    """The rows that equal no other row or its opposite: A - B and B - A have the same error."""
-    if len(rows) == 0:
-        return rows
+def _without_sign(rows: Tensor) -> Tensor:
+    """The rows with their largest entry positive, so that a row and its opposite are equal."""
     largest = rows.gather(1, rows.abs().round(decimals=9).argmax(1, keepdim=True))
     # + 0.0: no -0.0, which equals 0.0 but is another
-    same: Tensor = (rows * largest.sign()).round(decimals=9) + 0.0
-    once: Tensor = torch.unique(same, dim=0)
-    return once
+    return (rows * largest.sign()).round(decimals=9) + 0.0
 
 
 # Limits of one mean -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,17 +298,15 @@ def verdict_table(gaps: Sequence[Gap], level: float) -> ReportTable:
 
 
 def _verdict_row(gap: Gap, *mirrored: Gap) -> dict[str, Any]:
-    """The gap that decides about its row; a minimum is stored with its sign turned."""
-    sign = -1.0 if gap.minimum else 1.0
-    low, high = sorted((sign * (gap.low or 0.0), sign * (gap.high or 0.0)))
-    limit = max(each.at_most or 0.0 for each in (gap, *mirrored))
+    """The gap that decides about its row."""
+    shown = _as_meant(replace(gap, at_most=max(each.at_most or 0.0 for each in (gap, *mirrored))))
     fewest, most = gap.needed_between or (0.0, 0.0)
     ends = f"{_rough(fewest)}-{_rough(most)}" if most < BILLION else f"{_rough(fewest)}+"
     return {
         "constraint": gap.name,
-        "value": Measured(sign * (gap.estimate or 0.0), low, high),
-        "limit alone": f"{'>= ' if gap.minimum else ''}{number(sign * limit)}",
-        "bound": number(sign * gap.bound),
+        "value": Measured(shown.estimate, shown.low, shown.high),
+        "limit alone": f"{'>= ' if gap.minimum else ''}{number(shown.at_most)}",
+        "bound": number(shown.bound),
         "verdict": Measured(gap.decision, differs=gap.decision == "violated"),
         "examples to decide": ends if gap.decision == "undecided" else "",
     }
@@ -326,11 +325,9 @@ def _reasons(untested: Sequence[Gap]) -> Iterator[str]:
 
 def _pairs(gaps: Sequence[Gap]) -> list[list[Gap]]:
     """The gaps, where A - B and B - A are one pair: the one nearer to its bound comes first."""
-    pairs: dict[Any, list[Gap]] = {}
+    pairs: dict[int, list[Gap]] = {}
     for gap in gaps:
-        size = None if gap.estimate is None else abs(gap.estimate)
-        key = sorted(gap.name.split(" ")), size, gap.bound, gap.minimum
-        pairs.setdefault(str(key), []).append(gap)
+        pairs.setdefault(gap.pair, []).append(gap)
     return [sorted(pair, key=nearness, reverse=True) for pair in pairs.values()]
 
 
@@ -342,39 +339,44 @@ def conclusion(gap: Gap, decision: Decision, level: float) -> str:
         decision: of the verdict.
         level: of confidence.
     """
+    if gap.needed is None:
+        return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
     sure, population = (
         f"at {confidence(level)} confidence",
         "the population that these examples were drawn from",
     )
-    sign = -1.0 if gap.minimum else 1.0
-    bound = number(sign * gap.bound)
+    shown = _as_meant(gap)
+    low, high, limit, bound = map(number, (shown.low, shown.high, shown.at_most, shown.bound))
     asked = f"at least {bound} is required" if gap.minimum else f"{bound} is allowed"
     if decision == "holds":
-        assert gap.at_most is not None
-        end = f"at {'least' if gap.minimum else 'most'} {number(sign * gap.at_most)}"
+        end = f"at {'least' if gap.minimum else 'most'} {limit}"
         every = f"Holds: {sure} every constraint holds for {population}"
         return f"{every}; nearest to its bound is {gap.name!r}, {end} where {asked}."
-    if gap.needed is None:
-        return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
-    low, high = sorted((sign * (gap.low or 0), sign * (gap.high or 0)))
     if decision == "violated":
-        end = f"at most {number(high)}" if gap.minimum else f"at least {number(low)}"
+        end = f"at most {high}" if gap.minimum else f"at least {low}"
         return (
             f"Violated: {sure}, for all constraints together, {gap.name!r} is {end} for"
             f" {population}, and {asked}."
         )
-    between = f"{gap.name!r} is between {number(low)} and {number(high)}"
-    return f"Undecided: {between}, and {asked}. {_more(gap)}"
+    return f"Undecided: {gap.name!r} is between {low} and {high}, and {asked}. {_more(gap)}"
+
+
+def _as_meant(gap: Gap) -> Gap:
+    """A gap that can be tested as it is read: a minimum is stored with its sign turned."""
+    if not gap.minimum:
+        return gap
+    unchanged = ("estimate", "bound", "at_most")
+    sources = {name: name for name in unchanged} | {"low": "high", "high": "low"}
+    return replace(gap, **{name: -(getattr(gap, part) or 0.0) for name, part in sources.items()})
 
 
 def _more(gap: Gap) -> str:
     """How many more examples decide if the truth is within a standard error of the estimate."""
-    assert gap.needed is not None
-    assert gap.needed_between is not None
-    counts = (gap.needed_between[0], gap.needed, gap.needed_between[1])
+    least, largest = gap.needed_between or (0.0, 0.0)
+    counts = (least, gap.needed or 0.0, largest)
     fewest, likely, most = (_rough(count - gap.examples) for count in counts)
     more = f"more examples of {gap.cell!r}, and of the others in proportion"
-    if gap.needed_between[1] < BILLION:
+    if largest < BILLION:
         return f"{fewest} to {most} {more}, would decide."
     at_bound = "if the true value is at the bound, no number of examples decides"
     return f"It takes at least {fewest}, perhaps more than {likely} {more}; {at_bound}."
@@ -490,7 +492,7 @@ def _everything(audit: Audit) -> list[Any]:
     from fairbound.auditing import _figures as figures
 
     return [
-        _question(audit, figures.MAX_GROUPS),
+        _question(audit, figures.MAX_DRAWN_GROUPS),
         *figures.sections(audit),
         *_numbers(audit, MAX_LISTED),
     ]
