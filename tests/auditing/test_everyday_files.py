@@ -89,7 +89,7 @@ def test_the_threshold_is_asked_for_where_scores_are_no_probabilities(published:
     assert "the default threshold 0.5 does not fit scores from 1 to 10; try --threshold 5" in run(
         published, code=1
     )
-    assert "every prediction is 1 (scores go from 1 to 10; try --threshold 5)" in run(
+    assert "every prediction is 1 (scores from 1 to 10; try --threshold 5)" in run(
         published, "--threshold", "0.5"
     )
     assert "--threshold is for scores" in run(

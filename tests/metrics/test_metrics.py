@@ -441,7 +441,7 @@ class TestRefusals:
             Counts.of([0, 1], [0, 1], [0, 1], weights=[1, -1])
         with pytest.raises(ValueError, match="only 1 names"):
             Counts.of([0, 1], [0, 1], [0, 1], names=["A"])
-        with pytest.raises(ValueError, match="'C' is none of A and B"):
+        with pytest.raises(ValueError, match="'C'; there are A and B"):
             values(Counts.of([0, 1], [0, 1], [0, 1], names=["A", "B"]), reference="C")
         with pytest.raises(ValueError, match="got 95"):
             metric_intervals(Counts.of([0, 1], [0, 1], [0, 1]), level=95)

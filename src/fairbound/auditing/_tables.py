@@ -261,7 +261,7 @@ def group_changes_table(comparison: Comparison) -> ReportTable:
 
 def _changed(measured: IntervalEstimate) -> Measured:
     cell = measured_cell(measured, "undefined in one of the two")
-    return cell._replace(differs=findings.excludes_zero(measured))
+    return cell._replace(differs=measured.excludes_zero)
 
 
 # Verdicts -----------------------------------------------------------------------------------------
