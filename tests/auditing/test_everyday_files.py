@@ -129,7 +129,7 @@ def test_missing_values_are_dropped_with_a_count(tmp_path: Path) -> None:
     assert (found["examples"], found["missing"]) == (80, 4)
     assert set(found["groups"]) == {"a", "b"}
     path = write(tmp_path, "y,decile_score,race\n1,,a\n,0.5,b\n")
-    assert "every example lacks a value in y, decile_score, race: there is nothing" in run(
+    assert "every example lacks a value in y, decile_score:" in run(
         path, "--drop-missing", label="y", code=1
     )
 

@@ -107,9 +107,8 @@ def decide_gaps(
     gaps = []
     for i, name in enumerate(names):
         cells = [summaries.cells[k] for k in contrast[i].nonzero().flatten().tolist()]
-        problematic = [cell for cell in cells if cell.problem]
-        cell = min(problematic, key=lambda cell: cell.effective, default=None)
-        cell = cell or summaries.cells[scarcest[i]]
+        problematic = [cell for cell in cells if cell.problem] or [summaries.cells[scarcest[i]]]
+        cell = min(problematic, key=lambda cell: cell.effective)
         gap = Gap(
             name,
             estimate[i] if all(cell.examples > 0 for cell in cells) else None,
@@ -153,9 +152,8 @@ def _times(excess: float, noise: _Noise) -> float:
     Noise decreases as 1 / sqrt(examples): as many as allow for the limit and for the noise of the
     estimate.
     """
-    wanted = float(noise.alone if excess < 0 else noise.below) + float(ndtri(POWER)) * float(
-        noise.error
-    )
+    limit = noise.alone if excess < 0 else noise.below
+    wanted = float(limit + ndtri(POWER) * noise.error)
     return (wanted / excess) ** 2 if abs(excess) > 1e-9 * wanted else math.inf
 
 
@@ -183,11 +181,10 @@ def _above_and_below(
     p = torch.where(is_rate, mean, 0.5)
     above = torch.where(is_rate, rate_above(p, n, tail), mean_above(error, skewness, n, tail))
     below = torch.where(is_rate, rate_above(1 - p, n, tail), mean_above(error, -skewness, n, tail))
-    ups, downs = torch.where(contrast > 0, above, below), torch.where(contrast > 0, below, above)
-    return (
-        _combined(ups * contrast, summaries.correlation),
-        _combined(downs * contrast, summaries.correlation),
-    )
+    up = torch.where(contrast > 0, above, below)
+    down = torch.where(contrast > 0, below, above)
+    R = summaries.correlation
+    return _combined(up * contrast, R), _combined(down * contrast, R)
 
 
 def _combined(parts: Tensor, correlation: Tensor) -> Tensor:

@@ -148,23 +148,21 @@ def groups_table(audit: Audit, most: int | None = None) -> ReportTable:
     """
     groups = sorted(audit.groups, key=lambda group: -group.examples)[:most]
     scored = [name for name in SCORED if any(getattr(group, name) for group in groups)]
-    gaps = {rate for group in groups for rate in group.against_reference}
+    compared = {rate for group in groups for rate in group.against_reference}
     rows = []
     for group in groups:
-        is_reference = group.name == audit.reference
-        row: dict[str, Any] = {
-            "group": Measured(group.name, note="reference" if is_reference else ""),
-            "examples": group.examples,
-            **group.counts,
-        }
+        note = "reference" if group.name == audit.reference else ""
+        row: dict[str, Any] = {"group": Measured(group.name, note=note), "examples": group.examples}
+        row |= group.counts
         for rate, measured in group.rates.items():
             row[rate] = measured_cell(measured, findings.why_no_rate(rate))
         for name in scored:
             row[name] = measured_cell(getattr(group, name), "needs both labels")
-        for rate in filter(gaps.__contains__, group.rates):
-            gap = group.against_reference.get(rate, NOT_COMPARED)
-            row[f"{rate}_difference"] = measured_cell(gap.difference)
-            row[f"{rate}_ratio"] = measured_cell(gap.ratio)
+        for rate in group.rates:
+            if rate in compared:
+                gap = group.against_reference.get(rate, NOT_COMPARED)
+                row[f"{rate}_difference"] = measured_cell(gap.difference)
+                row[f"{rate}_ratio"] = measured_cell(gap.ratio)
         rows.append(row)
     headings = {name: COUNTS.get(name, findings.title(name)) for name in rows[0]}
     words = findings.RATE_WORDS | {name: findings.named(name) for name in COUNTS}
@@ -187,19 +185,21 @@ def metrics_table(audit: Audit) -> ReportTable:
     rows = []
     for name, measured in audit.metrics.items():
         meaning, source = findings.explained(name)
-        why = findings.why_undefined(audit, name) if measured.value is None else ""
-        rows.append(
-            {
-                "metric": name,
-                "value": Measured(*measured),
-                "defined by": why or source,
-                "meaning": capital(meaning),
-            }
-        )
-    shown = ("metric", "value", "defined by")
-    return ReportTable.of_rows("Metrics", rows, formats={"value": number}).with_short(
-        dict(zip(shown, shown, strict=True)), shown
-    )
+        row = {
+            "metric": name,
+            "value": Measured(*measured),
+            "defined by": _why_undefined(audit, name) or source,
+            "meaning": capital(meaning),
+        }
+        rows.append(row)
+    table = ReportTable.of_rows("Metrics", rows, formats={"value": number})
+    shown = {name: name for name in ("metric", "value", "defined by")}
+    return table.with_short(shown, shown)
+
+
+def _why_undefined(audit: Audit, name: str) -> str:
+    """Why a metric is undefined, if it is."""
+    return findings.why_undefined(audit, name) if audit.metrics[name].value is None else ""
 
 
 def pairs_table(audit: Audit) -> ReportTable:
@@ -222,12 +222,11 @@ def metric_changes_table(comparison: Comparison) -> ReportTable:
     audits = dict(zip(comparison.names, (comparison.first, comparison.second), strict=True))
     rows = []
     for name, measured in comparison.metrics.items():
-        row: dict[str, Any] = {"metric": name}
-        for side, audit in audits.items():
-            value = audit.metrics[name]
-            why = findings.why_undefined(audit, name) if value.value is None else ""
-            row[side] = measured_cell(value, why)
-        rows.append(row | {"change": _changed(measured)})
+        both = {
+            side: measured_cell(audit.metrics[name], _why_undefined(audit, name))
+            for side, audit in audits.items()
+        }
+        rows.append({"metric": name, **both, "change": _changed(measured)})
     first, second = audits
     table = ReportTable.of_rows(
         f"Comparison: {first} (first) and {second} (second)",
@@ -250,12 +249,12 @@ def group_changes_table(comparison: Comparison) -> ReportTable:
         if group.name in comparison.groups
     ][:MAX_LISTED]
     shared = [name for name in rows[0] if all(name in row for row in rows)]
+    examples = {"first": "Examples in the first", "second": "in the second"}
     return ReportTable.of_rows(
         "Changes by group",
         [{name: row[name] for name in shared} for row in rows],
-        formats=dict.fromkeys(shared, signed) | {"first": WHOLE, "second": WHOLE},
-        headings={name: findings.title(name) for name in shared}
-        | {"first": "Examples in the first", "second": "in the second"},
+        formats=dict.fromkeys(shared, signed) | dict.fromkeys(examples, WHOLE),
+        headings={name: findings.title(name) for name in shared} | examples,
     )
 
 
@@ -434,28 +433,22 @@ def _question(audit: Audit, most: int) -> PageSection:
     tables = [error_rate_table(audit, rate, most) for rate in asked]
     if not audit.labeled:
         title, tables = "Who is selected?", [selection_table(audit, most)]
-    body: list[Any] = [
-        Line(findings.finding(audit, rate), lead=f"{findings.QUESTIONS[rate][0]}.")
-        for rate in asked
-    ]
-    has_intervals = any(measured.low is not None for measured in audit.metrics.values())
+    body: list[Any] = [] if tables else ["No error rate is defined here: see the notes."]
+    for rate in asked:
+        body.append(Line(findings.finding(audit, rate), lead=f"{findings.QUESTIONS[rate][0]}."))
+    body += [PageSection(title=table.title, body=[table]) for table in tables]
     ends = f"{confidence(audit.level)} intervals, conservative for gaps"
-    small = [group for group in audit.groups if group not in audit.compared and group.examples]
-    few = listing([f"{group.name} ({group.examples:,})" for group in small], 20)
-    reference = (
-        f"Reference group: {audit.reference};"
-        f" {ends if has_intervals else 'values only, without intervals'}."
+    if all(measured.low is None for measured in audit.metrics.values()):
+        ends = "values only, without intervals"
+    explained = (
+        f"Reference group: {audit.reference}; {ends}."
         f" {MARK} beyond chance, with all groups counted; an interval is for one group alone."
     )
-    skipped = f" Not compared, with fewer than {audit.min_size} examples: {few}." if small else ""
-    return PageSection(
-        title=title,
-        body=[
-            *(body if tables else ["No error rate is defined here: see the notes."]),
-            *(PageSection(title=table.title, body=[table]) for table in tables),
-            Line(f"{reference}{skipped}", "soft"),
-        ],
-    )
+    small = [group for group in audit.groups if group not in audit.compared and group.examples]
+    if small:
+        few = listing([f"{group.name} ({group.examples:,})" for group in small], 20)
+        explained += f" Not compared, with fewer than {audit.min_size} examples: {few}."
+    return PageSection(title=title, body=[*body, Line(explained, "soft")])
 
 
 def _numbers(audit: Audit, most: int) -> list[PageSection]:
@@ -536,16 +529,11 @@ def audit_page(audit: Audit, *, heading: str = "", command: str = "") -> str:
         for part in audit.parts
     ]
     alone = PageSection(title="Each attribute alone", body=[*_alone(audit), *parts])
-    return page(
+    about = _about(facts, command, audit, audit.notes)
+    return _page(
         heading or f"Fairness audit{': ' if audit.source else ''}{audit.source}",
-        [
-            *_warning(audit),
-            question,
-            _about(facts, command, audit, audit.notes),
-            *others,
-            *([alone] if parts else []),
-            _reading(audit),
-        ],
+        [question, about, *others, *([alone] if parts else [])],
+        [audit],
         below=findings.summary(audit),
     )
 
@@ -575,10 +563,9 @@ def comparison_page(
         PageSection(title=f"The audit of {name}", body=_everything(audit), is_folded=True)
         for name, audit in audits.items()
     ]
-    return page(
+    return _page(
         heading or f"Comparison of two audits: {', '.join(comparison.names)}",
         [
-            *(_warning(first) or _warning(second)),
             *opening,
             _about(facts, command, first, comparison.notes),
             PageSection(title="What changes", body=[INDEPENDENT, metric_changes_table(comparison)]),
@@ -591,9 +578,18 @@ def comparison_page(
                 ],
             ),
             PageSection(title="Both audits", body=folded),
-            _reading(first),
         ],
+        [first, second],
     )
+
+
+def _page(heading: str, body: Sequence[Any], audits: Sequence[Audit], below: str = "") -> str:
+    """The page between a warning of synthetic data and how to read it."""
+    is_synthetic = any(audit.source.startswith("synthetic") for audit in audits)
+    words = Words("reading_audit.html", {"level": confidence(audits[0].level)})
+    reading = PageSection(title="How to read this", body=[words])
+    banner = [synthetic_banner()] if is_synthetic else []
+    return page(heading, [*banner, *body, reading], below=below)
 
 
 def write_page(
@@ -609,28 +605,18 @@ def write_page(
 def _about(
     facts: Mapping[str, str], command: str, audit: Audit, notes: Sequence[str]
 ) -> PageSection:
-    made = f"{datetime.date.today().isoformat()}, fairbound {version('fairbound')}"
     known = {
         **facts,
         "Groups": f"{len(audit.groups):,}, by {' x '.join(audit.attributes)}",
         "Reference group": audit.reference,
         "Intervals": confidence(audit.level),
-        "Made": made,
+        "Made": f"{datetime.date.today()}, fairbound {version('fairbound')}",
         "Command": command,
     }
     shown = {name: words for name, words in known.items() if words}
     return PageSection(title="About this audit", body=[shown, *_notes(notes)])
 
 
-def _warning(audit: Audit) -> list[Line]:
-    return [synthetic_banner()] if audit.source.startswith("synthetic") else []
-
-
 def _notes(notes: Sequence[str]) -> list[PageSection]:
     sentences = [f"{capital(note)}." for note in notes]
     return [PageSection(title="Notes", body=[sentences], kind="notes")] if notes else []
-
-
-def _reading(audit: Audit) -> PageSection:
-    words = Words("reading_audit.html", {"level": confidence(audit.level)})
-    return PageSection(title="How to read this", body=[words])

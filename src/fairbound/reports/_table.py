@@ -66,6 +66,21 @@ class ShownColumn(NamedTuple):
     notes: list[str]  # below the figures on a page
     marked: list[bool]
 
+    def cell(self, i: int, shaded: bool, links: Mapping[str, str]) -> TableCell:
+        """The cell of a page in row i."""
+        figure, text = self.figures[i], self.text[i]
+        details = {label: texts[i] for label, texts in self.details.items() if texts[i] != MISSING}
+        below = [self.notes[i], *(f"{label}: {words}" for label, words in details.items())]
+        return TableCell(
+            text,
+            _sort_key(figure),
+            self.ends[i],
+            "; ".join(filter(None, below)),
+            self.marked[i],
+            figure if shaded and not self.is_text else None,
+            links.get(text, ""),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class ReportTable:
@@ -243,30 +258,14 @@ class ReportTable:
 
     def rows(self, links: Mapping[str, str] | None = None) -> list[tuple[TableCell, ...]]:
         """The cells of a page; `links` are where names of rows lead."""
-        columns = []
-        for place, column in enumerate(self.columns):
-            below = [column.notes]
-            for label, texts in column.details.items():
-                below.append(["" if text == MISSING else f"{label}: {text}" for text in texts])
-            leads = links if links and place == 0 else {}
-            is_shaded = self.shaded and not column.is_text
-            columns.append(
-                [
-                    TableCell(
-                        text,
-                        _sort_key(figure),
-                        ends,
-                        "; ".join(filter(None, smalls)),
-                        is_marked,
-                        figure if is_shaded else None,
-                        leads.get(text, ""),
-                    )
-                    for text, figure, ends, is_marked, *smalls in zip(
-                        column.text, column.figures, column.ends, column.marked, *below, strict=True
-                    )
-                ]
+        first, *_ = self.columns
+        return [
+            tuple(
+                column.cell(i, self.shaded, links if links and column is first else {})
+                for column in self.columns
             )
-        return list(zip(*columns, strict=True))
+            for i in range(len(self))
+        ]
 
     def records(self) -> list[dict[str, Any]]:
         """The rows for JSON, with every figure in full: a value, or a dictionary of its fields."""
