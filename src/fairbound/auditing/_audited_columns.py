@@ -113,8 +113,8 @@ def audit_columns(
         )
         ids = np.full(len(number), -1)
         ids[known] = grouping.ids
-        named = {"names": grouping.names, "attributes": names, "reference": reference}
-        return audit(y, ids, **named, **made, **settings)
+        named = settings | made | {"names": grouping.names, "attributes": names}
+        return audit(y, ids, reference=reference, **named)
 
     crossed = audited(attributes, reference)
     return replace(
@@ -180,8 +180,8 @@ def _complete(
             f"every example lacks a value in {', '.join(missing)}: there is nothing to audit"
         )
     each = ", ".join(f"{name} {int(gone.sum()):,}" for name, gone in missing.items())
-    gone, examples = int(lacking.sum()), len(lacking)
-    note = f"{gone:,} of {examples:,} examples were dropped, with missing values ({each})"
+    dropped = f"{int(lacking.sum()):,} of {len(lacking):,} examples were dropped"
+    note = f"{dropped}, with missing values ({each})"
     return number[~lacking], [note]
 
 

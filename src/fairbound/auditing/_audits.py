@@ -69,6 +69,12 @@ class GroupAudit:
     # mean score and share with label 1, from low to high scores
     calibration: tuple[CalibrationBin, ...] = ()
 
+    @property
+    def measured(self) -> dict[str, IntervalEstimate]:
+        """The rates, and what is measured of the scores."""
+        scored = {"auc": self.auc, "calibration_gap": self.calibration_gap, "loss": self.loss}
+        return {**self.rates, **{name: of for name, of in scored.items() if of is not None}}
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -201,7 +207,7 @@ def audit(
     g, names = group_numbers(groups, names) if labeled else _known(groups, names)
     by_median = not labeled and threshold is None
     examples = _checked(labels, g, predictions, scores, threshold, weights)
-    decided, group, y, score, w, threshold = examples
+    decided, group, y, _, w, threshold = examples
     some_labels = torch.zeros_like(group) if y is None else y
     counts = Counts.of(some_labels, decided, group, weights=w, names=names)
     if min_size is None:

@@ -122,8 +122,7 @@ def scores(audit: Audit) -> Any:
     axes.yaxis.set_major_formatter("{x:.0%}")
     legend(figure.subfigs[1], [axes])
     figure.set_label(
-        "How the scores of every group are spread, in bins of equal width."
-        + _of_all(groups, audit)
+        "How the scores of every group are spread, in bins of equal width." + _of_all(groups, audit)
     )
     return figure
 

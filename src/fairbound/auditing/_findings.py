@@ -67,7 +67,6 @@ _SCORE_WORDS = {  # name -> words, source (metrics/_wasserstein.py, metrics/_roc
         "calibration",
     ),
 }
-_LOSS_SOURCES = {"largest_loss_gap_from_mean": "the paper, eq. (4)"}
 
 
 def title(name: str) -> str:
@@ -92,9 +91,7 @@ def explained(name: str) -> tuple[str, str]:
     """
     if name in METRICS:
         return METRICS[name].words, METRICS[name].source
-    if name in LOSS_GAPS:
-        return LOSS_GAPS[name], _LOSS_SOURCES.get(name, "cross-entropy of the scores")
-    return _SCORE_WORDS.get(name, ("", ""))
+    return (LOSS_GAPS | _SCORE_WORDS).get(name, ("", ""))
 
 
 def why_undefined(audit: Audit, name: str) -> str:
@@ -121,11 +118,13 @@ def why_undefined(audit: Audit, name: str) -> str:
 
 
 def why_no_rate(rate: str) -> str:
-    """Why a group may lack a rate.
+    """Why a group may lack a rate, or what is measured of its scores.
 
     >>> why_no_rate("false_positive_rate"), why_no_rate("accuracy")
     ('none with label 0', 'no examples')
     """
+    if rate not in RATES:
+        return "needs both labels"
     among = RATES[rate][1]
     if len(among) == 4:
         return "no examples"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairbound._utils.files import write_text
 from fairbound._utils.sentences import counted, listing
 from fairbound.auditing import _findings as findings
-from fairbound.metrics._intervals import UNDEFINED, IntervalEstimate
+from fairbound.metrics._intervals import IntervalEstimate
 from fairbound.metrics._reference_gaps import NOT_COMPARED
 from fairbound.reports._page import Line, PageSection, Words, page, synthetic_banner
 from fairbound.reports._table import MARK, WHOLE, Measured, ReportTable
@@ -42,7 +42,6 @@ _SHORT = {  # headings of the columns of the table of groups that a terminal sho
     "accuracy": "acc",
     "auc": "AUC",
 }
-SCORED = ("auc", "calibration_gap", "loss")
 COUNTS = {  # headings of counts, which stand side by side
     "true_positives": "TP",
     "false_positives": "FP",
@@ -57,14 +56,13 @@ INDEPENDENT = (
 )
 
 
-def measured_cell(measured: IntervalEstimate | None, why: str = "") -> Measured:
+def measured_cell(measured: IntervalEstimate, why: str = "") -> Measured:
     """An estimate with its interval.
 
     Args:
-        measured: the estimate, if there is one.
+        measured: the estimate.
         why: it is undefined, where it is.
     """
-    measured = measured or UNDEFINED
     return Measured(*measured, note=why if measured.value is None else "")
 
 
@@ -147,17 +145,14 @@ def groups_table(audit: Audit, most: int | None = None) -> ReportTable:
         most: groups in the table; by default all.
     """
     groups = sorted(audit.groups, key=lambda group: -group.examples)[:most]
-    scored = [name for name in SCORED if any(getattr(group, name) for group in groups)]
     compared = {rate for group in groups for rate in group.against_reference}
     rows = []
     for group in groups:
         note = "reference" if group.name == audit.reference else ""
         row: dict[str, Any] = {"group": Measured(group.name, note=note), "examples": group.examples}
         row |= group.counts
-        for rate, measured in group.rates.items():
-            row[rate] = measured_cell(measured, findings.why_no_rate(rate))
-        for name in scored:
-            row[name] = measured_cell(getattr(group, name), "needs both labels")
+        for name, measured in group.measured.items():
+            row[name] = measured_cell(measured, findings.why_no_rate(name))
         for rate in group.rates:
             if rate in compared:
                 gap = group.against_reference.get(rate, NOT_COMPARED)
@@ -364,9 +359,9 @@ def _as_meant(gap: Gap) -> Gap:
     """A gap that can be tested as it is read: a minimum is stored with its sign turned."""
     if not gap.minimum:
         return gap
-    unchanged = ("estimate", "bound", "at_most")
-    sources = {name: name for name in unchanged} | {"low": "high", "high": "low"}
-    return replace(gap, **{name: -(getattr(gap, part) or 0.0) for name, part in sources.items()})
+    value, limit = -(gap.estimate or 0.0), -(gap.at_most or 0.0)
+    low, high = -(gap.high or 0.0), -(gap.low or 0.0)
+    return replace(gap, estimate=value, bound=-gap.bound, low=low, high=high, at_most=limit)
 
 
 def _more(gap: Gap) -> str:
