@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -367,14 +366,6 @@ def test_page_is_replaced_in_one_step(
         write_page(quick, target)
     assert target.read_text() == "the old page"
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_without_matplotlib_the_sentence_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"A figure needs matplotlib.*fairbound\[report\]"):
-        audit_page(synthetic(2, 50))
 
 
 # What a reader would do, and what is then seen: sort by value twice, unfold everything.
