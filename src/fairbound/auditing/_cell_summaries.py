@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from fairbound._utils.sentences import counted, listing
@@ -253,10 +252,14 @@ def _problem(name: str, examples: int, effective: float, constant: bool) -> str:
 
 def _correlation(places: Sequence[Tensor], influences: Sequence[Tensor], size: int) -> Tensor:
     """(K, K) correlations of cell means, from the examples that two cells share."""
-    starts = np.cumsum([0, *map(len, places)])
-    parts = torch.cat([*influences]).numpy(), torch.cat([*places]).numpy(), starts
-    table = csr_array(parts, shape=(len(places), size))  # influence of every example, by cell
-    shared = torch.from_numpy((table @ table.T).toarray())
-    length = shared.diagonal().sqrt()
-    length = length.where(length > 0, torch.ones_like(length))
-    return (shared / length / length[:, None]).fill_diagonal_(1.0)
+    K = len(places)
+    correlation = torch.eye(K, dtype=torch.float64)
+    length = [float(influence.square().sum()) ** 0.5 for influence in influences]
+    for k in range(K):
+        influence = torch.zeros(size, dtype=torch.float64)
+        influence[places[k]] = influences[k]
+        for j in range(k + 1, K):
+            both = length[k] * length[j]
+            if both > 0:
+                correlation[k, j] = correlation[j, k] = influence[places[j]] @ influences[j] / both
+    return correlation
