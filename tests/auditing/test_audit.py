@@ -96,15 +96,10 @@ def test_text_labels_and_predictions() -> None:
     columns = people()
     for name in ("y", "made"):
         columns[name] = np.where(columns[name], ">50K", "<=50K")
-    by = "sex"
-    found = audit_columns(
-        columns, label="y", groups=by, prediction="made", positive=">50K", draws=50
-    )
-    assert found.groups[0].rates["base_rate"].value < 0.5
+    asked = {"label": "y", "groups": "sex", "prediction": "made", "positive": ">50K", "draws": 50}
+    assert audit_columns(columns, **asked).groups[0].rates["base_rate"].value < 0.5
     columns["made"] = np.full(len(columns["y"]), "<=50K")  # nobody: still predictions
-    none = audit_columns(
-        columns, label="y", groups=by, prediction="made", positive=">50K", draws=50
-    )
+    none = audit_columns(columns, **asked)
     assert none.groups[0].rates["positive_rate"].value == 0.0
     assert any("every prediction is 0" in note for note in none.notes)
 
@@ -115,11 +110,8 @@ def test_which_label_is_positive_holds_for_both() -> None:
     usual = audit_columns(columns, label="y", groups=by, prediction="made", draws=50)
     turned = audit_columns(columns, label="y", groups=by, prediction="made", positive="0", draws=50)
     assert turned.metrics["inaccuracy"].value == usual.metrics["inaccuracy"].value
-    pair = (
-        usual.groups[0].rates["true_negative_rate"].value,
-        turned.groups[0].rates["true_positive_rate"].value,
-    )
-    assert pair[0] == pair[1]
+    before, after = usual.groups[0].rates, turned.groups[0].rates
+    assert before["true_negative_rate"].value == after["true_positive_rate"].value
 
 
 def test_float32_scores_are_compared_as_such() -> None:
@@ -155,10 +147,7 @@ def test_notes_on_small_groups() -> None:
         draws=50,
     )
     assert "group 'C' has no examples" in found.notes
-    assert (
-        "groups 'A' (4) and 'B' (1) have fewer than 50 examples: the intervals are wide, and rough"
-        in found.notes
-    )
+    assert any("'A' (4) and 'B' (1) have" in note for note in found.notes)
 
 
 def test_scores_that_are_no_probabilities_have_no_loss() -> None:

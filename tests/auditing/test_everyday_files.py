@@ -59,15 +59,8 @@ def run(
 def test_a_file_like_the_published_one_audits_with_one_command(
     published: Path, tmp_path: Path
 ) -> None:
-    printed = run(
-        published,
-        "--threshold",
-        "5",
-        "--json",
-        str(tmp_path / "a.json"),
-        "--html",
-        str(tmp_path / "a.html"),
-    )
+    outputs = ["--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")]
+    printed = run(published, "--threshold", "5", *outputs)
     assert "600 examples, 3 groups by race; scores, threshold 5" in printed
     assert "was read as latin-1" in printed
     found = json.loads((tmp_path / "a.json").read_text())
@@ -185,15 +178,8 @@ def test_census_exports_show_labels(tmp_path: Path) -> None:
         f"{i % 2},{i % 3 % 2},{1 + i % 2},{(1, 2, 9)[i % 3]},{20 + i % 50}\n" for i in range(300)
     )
     path = write(tmp_path, f"y,made,SEX,RAC1P,AGEP\n{rows}")
-    words = run(
-        path,
-        "--prediction",
-        "made",
-        "--json",
-        str(tmp_path / "a.json"),
-        label="y",
-        group="SEX,RAC1P",
-    )
+    options = ["--prediction", "made", "--json", str(tmp_path / "a.json")]
+    words = run(path, *options, label="y", group="SEX,RAC1P")
     assert "Female, Two or more races" in json.loads((tmp_path / "a.json").read_text())["groups"]
     assert "named by the labels of the American Community Survey's code book" in words
     # the reason of an undefined metric stands in its row
@@ -220,14 +206,9 @@ def test_one_class_against_the_rest() -> None:
         )
         assert found.metrics == plain.metrics
         assert found.notes[0] == "the label 'risk' has 3 classes: high counts as 1, all others as 0"
-    with pytest.raises(
-        ValueError,
-        match="not binary: 3 different values in 300 rows; name the one that counts as 1",
-    ):
+    with pytest.raises(ValueError, match="3 different values in 300 rows; name"):
         audit_columns(columns, label="risk", groups="g", prediction="guess")
-    with pytest.raises(
-        ValueError, match="no row of the column 'risk' is 'top'; it holds 'high', 'low' and 'mid'"
-    ):
+    with pytest.raises(ValueError, match="'risk' is 'top'; it holds 'high', 'low' and 'mid'"):
         audit_columns(columns, label="risk", groups="g", prediction="guess", positive="top")
     columns["guess"] = np.where(guess == "low", "none", guess)
     with pytest.raises(ValueError, match="give predictions in the label's classes, or 0 and 1"):
