@@ -40,7 +40,6 @@ RUN_ELSEWHERE = {  # pages that run where their subject is tested
     "guides/keras.md": "tests/integrations/keras/test_example.py",
     "guides/trainers.md": "tests/integrations/test_trainers_page.py",
     "background/capabilities.md": "tests/test_peers.py",
-    "background/verdict.md": "tests/auditing/test_verdict.py",
 }
 ROUND = {"0.001", "0.005", "0.010", "1.00"}  # bounds and tolerances
 CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # what the code of a page must have reached

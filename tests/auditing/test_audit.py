@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from commands import call
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 
 from fairbound.auditing import audit, audit_columns
 from fairbound.metrics._counts import Counts
@@ -58,9 +59,10 @@ def test_an_audit_of_scores_has_every_number() -> None:
     for group in found.groups:
         chosen = columns["race"] == group.name
         assert group.examples == chosen.sum()
-        assert group.loss.value == pytest.approx(
-            log_loss(columns["y"][chosen], columns["score"][chosen]), rel=1e-9
-        )
+        y, score = columns["y"][chosen], columns["score"][chosen]
+        assert group.loss.value == pytest.approx(log_loss(y, score), rel=1e-9)
+        assert group.auc.value == pytest.approx(roc_auc_score(y, score))
+        assert group.calibration_gap.value == pytest.approx((score - y).mean())
         assert sum(group.counts.values()) == group.examples
         assert sum(group.histogram) == pytest.approx(1.0)
 
@@ -79,18 +81,6 @@ def test_predictions_and_scores_at_the_threshold_agree() -> None:
     assert made.parts[1].groups[0].examples == (columns["sex"] == "f").sum()
 
 
-def test_a_higher_threshold_predicts_fewer() -> None:
-    columns = people()
-    by = "sex"
-    rates = [
-        audit_columns(columns, label="y", groups=by, score="score", threshold=t, draws=50)
-        .groups[0]
-        .rates
-        for t in (0.3, 0.7)
-    ]
-    assert rates[0]["positive_rate"].value > rates[1]["positive_rate"].value
-
-
 def test_json_holds_everything_and_no_nan() -> None:
     columns = people(60)
     found = audit_columns(columns, label="y", groups="race,sex", score="score", draws=200)
@@ -98,12 +88,6 @@ def test_json_holds_everything_and_no_nan() -> None:
     back = json.loads(text)
     assert set(back["metrics"]["demographic_parity_difference"]) == {"value", "low", "high"}
     assert back["groups"]["white, f"]["rates"]["true_positive_rate"]["value"] is not None
-    assert set(back["groups"]["white, f"]["counts"]) == {
-        "true_positives",
-        "false_positives",
-        "true_negatives",
-        "false_negatives",
-    }
     assert [part["attributes"] for part in back["parts"]] == [["race"], ["sex"]]
     assert back["metrics"]["separation_reported"]["value"] is None
 
@@ -112,15 +96,10 @@ def test_text_labels_and_predictions() -> None:
     columns = people()
     for name in ("y", "made"):
         columns[name] = np.where(columns[name], ">50K", "<=50K")
-    by = "sex"
-    found = audit_columns(
-        columns, label="y", groups=by, prediction="made", positive=">50K", draws=50
-    )
-    assert found.groups[0].rates["base_rate"].value < 0.5
+    asked = {"label": "y", "groups": "sex", "prediction": "made", "positive": ">50K", "draws": 50}
+    assert audit_columns(columns, **asked).groups[0].rates["base_rate"].value < 0.5
     columns["made"] = np.full(len(columns["y"]), "<=50K")  # nobody: still predictions
-    none = audit_columns(
-        columns, label="y", groups=by, prediction="made", positive=">50K", draws=50
-    )
+    none = audit_columns(columns, **asked)
     assert none.groups[0].rates["positive_rate"].value == 0.0
     assert any("every prediction is 0" in note for note in none.notes)
 
@@ -131,17 +110,8 @@ def test_which_label_is_positive_holds_for_both() -> None:
     usual = audit_columns(columns, label="y", groups=by, prediction="made", draws=50)
     turned = audit_columns(columns, label="y", groups=by, prediction="made", positive="0", draws=50)
     assert turned.metrics["inaccuracy"].value == usual.metrics["inaccuracy"].value
-    pair = (
-        usual.groups[0].rates["true_negative_rate"].value,
-        turned.groups[0].rates["true_positive_rate"].value,
-    )
-    assert pair[0] == pair[1]
-
-
-def test_groups_may_be_text() -> None:
-    columns = people()
-    found = audit(columns["y"], columns["race"], predictions=columns["made"], draws=50)
-    assert [group.name for group in found.groups] == ["asian", "black", "white"]
+    before, after = usual.groups[0].rates, turned.groups[0].rates
+    assert before["true_negative_rate"].value == after["true_positive_rate"].value
 
 
 def test_float32_scores_are_compared_as_such() -> None:
@@ -177,10 +147,7 @@ def test_notes_on_small_groups() -> None:
         draws=50,
     )
     assert "group 'C' has no examples" in found.notes
-    assert (
-        "groups 'A' (4) and 'B' (1) have fewer than 50 examples: the intervals are wide, and rough"
-        in found.notes
-    )
+    assert any("'A' (4) and 'B' (1) have" in note for note in found.notes)
 
 
 def test_scores_that_are_no_probabilities_have_no_loss() -> None:
@@ -200,7 +167,7 @@ def test_scores_that_are_no_probabilities_have_no_loss() -> None:
         ({"y": np.arange(40)}, {}, "not binary: 40 different values"),
         ({"score": np.array(["high"] * 40)}, {}, "score must hold numbers, found 'high'"),
         ({"score": np.full(40, np.nan)}, {}, "'score' is missing in 40 of 40 rows"),
-        ({}, {"reference": "purple"}, "no group is called 'purple'"),
+        ({}, {"reference": "purple"}, "'purple'; there are f and m"),
         ({}, {"score": None}, "either predictions or scores"),
         ({}, {"level": 1.5}, "between 0 and 1, got 1.5"),
         ({}, {"threshold": float("nan")}, "threshold is NaN"),
@@ -230,22 +197,10 @@ def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     found = audit_columns(columns, label="y", groups="race", prediction="made", draws=200)
     rates = [group.rates["false_negative_rate"].value for group in found.groups]
     assert found.metrics[own.name].value == pytest.approx(max(rates) - min(rates))
-    assert (
-        found.metrics[own.name].low <= found.metrics[own.name].value <= found.metrics[own.name].high
-    )
     files = {"--json": tmp_path / "a.json", "--html": tmp_path / "a.html"}
     options = [str(part) for pair in files.items() for part in pair]
-    printed = call(
-        "audit",
-        tmp_path / "made.csv",
-        "--label",
-        "y",
-        "--group",
-        "race",
-        "--prediction",
-        "made",
-        *options,
-    )
+    words = shlex.split("--label y --group race --prediction made")
+    printed = call("audit", tmp_path / "made.csv", *words, *options)
     assert own.name in printed
     assert own.source in printed
     assert own.name in json.loads(files["--json"].read_text())["metrics"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,10 +16,10 @@ from browsing import browsed, needs_browser
 from fairbound.auditing import _tables
 from fairbound.auditing._audits import Audit, audit
 from fairbound.auditing._figures import (
-    MAX_GROUPS,
+    MAX_DRAWN_GROUPS,
     MAX_OUTLINES,
     PANELS,
-    calibration,
+    calibration_curves,
     rates,
     roc,
     scores,
@@ -236,16 +235,16 @@ def test_the_largest_groups_are_drawn(crossed: Audit) -> None:
         label.get_text().replace("\n", " ")
         for label in rates(crossed).subfigs[0].axes[0].get_yticklabels()
     }
-    assert len(shown) == MAX_GROUPS
+    assert len(shown) == MAX_DRAWN_GROUPS
     sizes = sorted((group.examples for group in crossed.groups), reverse=True)
     assert (
         min(group.examples for group in crossed.groups if group.name in shown)
-        == sizes[MAX_GROUPS - 1]
+        == sizes[MAX_DRAWN_GROUPS - 1]
     )
 
 
 def test_scores_roc_and_calibration_are_of_the_largest_groups(crossed: Audit, nasty: Audit) -> None:
-    for draw in (scores, roc, calibration):
+    for draw in (scores, roc, calibration_curves):
         titles = [data for element, data in Read.of(svg(draw(crossed))).text if element == "title"]
         shown = [
             group
@@ -263,7 +262,7 @@ def test_scores_roc_and_calibration_are_of_the_largest_groups(crossed: Audit, na
     assert list(axes.patches[0].get_data().values) == pytest.approx(nasty.groups[0].histogram)
     assert list(axes.patches[0].get_data().edges) == pytest.approx(nasty.bins)
     assert any(list(line.get_xdata()) == [nasty.threshold] * 2 for line in axes.lines)
-    assert len(calibration(crossed).subfigs) == MAX_OUTLINES
+    assert len(calibration_curves(crossed).subfigs) == MAX_OUTLINES
 
 
 def test_predictions_alone_have_no_scores() -> None:
@@ -367,14 +366,6 @@ def test_page_is_replaced_in_one_step(
         write_page(quick, target)
     assert target.read_text() == "the old page"
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_without_matplotlib_the_sentence_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"A figure needs matplotlib.*fairbound\[report\]"):
-        audit_page(synthetic(2, 50))
 
 
 # What a reader would do, and what is then seen: sort by value twice, unfold everything.

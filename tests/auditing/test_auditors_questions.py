@@ -4,14 +4,12 @@ groups, two audits."""
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import call
-from fairlearn import metrics as fairlearn
-from sklearn.calibration import calibration_curve
-from sklearn.metrics import roc_auc_score
 
 from fairbound.auditing import Audit, audit, compare
 from fairbound.auditing._comparisons import change
@@ -33,32 +31,6 @@ def table(seed: int, rows: int = 1500) -> dict[str, np.ndarray]:
 def found() -> Audit:
     data = table(0)
     return audit(data["y"], data["g"], scores=data["p"], draws=500)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_three_tables_beside_fairlearn_and_scikit_learn(seed: int) -> None:
-    data = table(seed)
-    found = audit(data["y"], data["g"], scores=data["p"], draws=50)
-    made = (data["p"] >= 0.5).astype(int)
-    for name in (
-        "demographic_parity_difference",
-        "demographic_parity_ratio",
-        "equalized_odds_difference",
-        "equalized_odds_ratio",
-    ):
-        theirs = getattr(fairlearn, name)(data["y"], made, sensitive_features=data["g"])
-        assert found.metrics[name].value == theirs
-    areas = {}
-    for group in found.groups:
-        own = data["g"] == group.name
-        areas[group.name] = roc_auc_score(data["y"][own], data["p"][own])
-        assert group.auc.value == pytest.approx(areas[group.name], abs=1e-12)
-        share, _ = calibration_curve(data["y"][own], data["p"][own], n_bins=10)
-        assert [one.rate.value for one in group.calibration] == pytest.approx(
-            share.tolist(), abs=1e-12
-        )
-        gap = (data["p"] - data["y"])[own].mean()
-        assert group.calibration_gap.value == pytest.approx(gap, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -89,25 +61,10 @@ def test_the_groups_behind_each_gap(found: Audit) -> None:
     ):
         pair = found.pairs[name]
         assert pair.of == rate
-        assert (
-            pair.high_value
-            == max(own[rate].value for own in rates.values())
-            == rates[pair.high][rate].value
-        )
-        assert (
-            pair.low_value
-            == min(own[rate].value for own in rates.values())
-            == rates[pair.low][rate].value
-        )
+        of = {group: own[rate].value for group, own in rates.items()}
+        assert pair.high_value == max(of.values()) == of[pair.high]
+        assert pair.low_value == min(of.values()) == of[pair.low]
         assert found.metrics[name].value == pytest.approx(pair.high_value - pair.low_value)
-    odds = found.pairs["equalized_odds_difference"]
-    counts = next(group.counts for group in found.groups if group.name == odds.high)
-    kind = (
-        ("true_positives", "false_negatives")
-        if odds.of == "true_positive_rate"
-        else ("false_positives", "true_negatives")
-    )
-    assert odds.high_examples == sum(counts[cell] for cell in kind)
     areas = {group.name: group.auc.value for group in found.groups if group.examples >= 30}
     assert found.metrics["auc_difference"].value == pytest.approx(
         max(areas.values()) - min(areas.values())
@@ -134,20 +91,15 @@ def test_small_groups_are_listed_but_compared_with_no_other(found: Audit) -> Non
     assert kept.pairs == alone.pairs
     assert kept.groups[2].rates == found.groups[2].rates
     assert kept.groups[2].auc == found.groups[2].auc
-    assert (kept.groups[2].against_reference, set(kept.groups[1].against_reference)) == (
-        {},
-        set(ERROR_RATES),
-    )
+    assert kept.groups[2].against_reference == {}
+    assert set(kept.groups[1].against_reference) == set(ERROR_RATES)
     assert kept.notes[0].startswith(
         f"group 'tiny' ({(~large).sum()}) has fewer than 50 examples (`min_size`): listed"
     )
     html = audit_page(kept)
     assert f"Not compared, with fewer than 50 examples: tiny ({(~large).sum()})" in html
     assert "Not compared" not in audit_page(alone)
-    with pytest.raises(
-        ValueError,
-        match=r"the reference group 'tiny' has \d+ examples, and only groups of 50 or more",
-    ):
+    with pytest.raises(ValueError, match=r"'tiny' has \d+ examples.* 50 or more"):
         audit(data["y"], data["g"], scores=data["p"], reference="tiny", min_size=50)
 
 
@@ -155,10 +107,7 @@ def test_where_too_few_groups_are_large_all_are_compared(found: Audit) -> None:
     data = table(0)
     kept = audit(data["y"], data["g"], scores=data["p"], draws=500, min_size=1_200)
     assert kept.metrics == found.metrics
-    assert (
-        "fewer than two groups have `min_size=1200` examples, so that all groups are compared"
-        in kept.notes
-    )
+    assert any("`min_size=1200`" in note for note in kept.notes)
 
 
 def test_histograms_of_whole_numbers_have_one_bin_each() -> None:
@@ -202,15 +151,11 @@ def test_changes_and_their_intervals() -> None:
 def test_what_cannot_be_compared(found: Audit) -> None:
     data = table(0)
     named = {"predictions": data["p"] >= 0.5, "draws": 50}
-    with pytest.raises(
-        ValueError, match="by group and by race; compare audits of the same attributes"
-    ):
+    with pytest.raises(ValueError, match="by group and by race"):
         compare(found, audit(data["y"], data["g"], attributes=["race"], **named))
-    with pytest.raises(ValueError, match=r"level 0.95 and 0.9; give both the same"):
+    with pytest.raises(ValueError, match=r"0.95 and 0.9"):
         compare(found, audit(data["y"], data["g"], level=0.9, **named))
-    with pytest.raises(
-        ValueError, match="no group is in both: first has 'big', 'middle' and 'tiny', second '0'"
-    ):
+    with pytest.raises(ValueError, match="'big', 'middle' and 'tiny', second '0'"):
         compare(found, audit(data["y"], np.zeros(1500, dtype=int), **named))
 
 
@@ -222,17 +167,8 @@ def test_two_models_and_two_dates_on_the_command_line(tmp_path: Path) -> None:
         (tmp_path / f"{seed}.csv").write_text(
             "y,g,p,q\n" + (text if seed == 0 else text.replace("tiny", "new"))
         )
-    options = [
-        tmp_path / "0.csv",
-        "--label",
-        "y",
-        "--score",
-        "p",
-        "--group",
-        "g",
-        "--html",
-        tmp_path / "page.html",
-    ]
+    words = shlex.split("--label y --score p --group g --html")
+    options = [tmp_path / "0.csv", *words, tmp_path / "page.html"]
     printed = call("audit", *options, "--compare-column", "q", "--json", tmp_path / "a.json")
     assert "Comparison: p (first) and q (second)" in printed
     assert "Groups behind the differences" in printed

@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import re
+import shlex
 from html import unescape
 from pathlib import Path
 
@@ -26,16 +27,7 @@ from fairbound.metrics._reference_gaps import reference_gaps
 # true positives
 PUBLISHED = {"African-American": (990, 805, 532, 1369), "Caucasian": (1139, 349, 461, 505)}
 KNOWN = ("44.8 %", "23.5 %", "28.0 %", "47.7 %")  # 44.85, 23.45, 27.99, 47.72
-OPTIONS = [
-    "--label",
-    "two_year_recid",
-    "--score",
-    "decile_score",
-    "--threshold",
-    "5",
-    "--group",
-    "race",
-]
+OPTIONS = shlex.split("--label two_year_recid --score decile_score --threshold 5 --group race")
 
 
 @pytest.fixture(scope="module")
@@ -208,15 +200,8 @@ def test_no_ratio_to_a_rate_of_0_and_no_rate_without_examples() -> None:
 def test_the_page_says_what_was_audited_and_how(
     compas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [
-        *OPTIONS,
-        "--reference",
-        "Caucasian",
-        "--title",
-        "Risk <scores>",
-        "--where",
-        "race != 'Asian'",
-    ]
+    title = ["--title", "Risk <scores>", "--where", "race != 'Asian'"]
+    command = [*OPTIONS, "--reference", "Caucasian", *title]
     monkeypatch.setattr("sys.argv", ["/bin/fairbound", "audit", "compas.csv", *command])
     printed = call(
         "audit", compas, *command, "-o", tmp_path / "a.html", "--json", tmp_path / "a.json"
@@ -297,14 +282,14 @@ def test_conditions(condition: str) -> None:
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        ("rase == 'A'", "there is no column 'rase'; did you mean race?"),
-        ("race = 'A'", "has one =; equality is written =="),
-        ("race ==", "cannot be read; write it as in"),
+        ("rase == 'A'", "'rase'; did you mean race?"),
+        ("race = 'A'", "equality is written =="),
+        ("race ==", "; write it as"),
         ("race > 1", "cannot be read ("),
         ("race", "compares nothing"),
-        ("race == 'Z'", "no row meets the condition"),
-        ("__import__('os').remove(race)", "there is no column '__import__'"),
-        ("race == @x", "there is no column 'x'"),
+        ("race == 'Z'", "no row meets"),
+        ("__import__('os').remove(race)", "no column '__import__'"),
+        ("race == @x", "no column 'x'"),
     ],
 )
 def test_wrong_conditions(condition: str, message: str) -> None:
@@ -315,8 +300,6 @@ def test_wrong_conditions(condition: str, message: str) -> None:
 def test_rows_are_numbered_as_in_the_file_after_a_condition(tmp_path: Path) -> None:
     rows = "1,.9,a\n0,.2,b\n0,.6,a\n1,.7,b\n" * 20
     (tmp_path / "some.csv").write_text(f"y,p,race\n{rows}1,high,a\n")
-    options = ["--label", "y", "--score", "p", "--group", "race"]
-    printed = call("audit", tmp_path / "some.csv", *options, "--where", "race == 'a'", code=1)
-    assert "found 'high' in 1 of 41 rows (first: row 82, with the header as row 1)" in " ".join(
-        printed.split()
-    )
+    options = ["--label", "y", "--score", "p", "--group", "race", "--where", "race == 'a'"]
+    words = call("audit", tmp_path / "some.csv", *options, code=1).split()
+    assert "'high' in 1 of 41 rows (first: row 82," in " ".join(words)

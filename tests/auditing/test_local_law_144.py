@@ -113,20 +113,6 @@ def test_arrays_weights_and_medians() -> None:
         audit(None, groups, scores=[np.nan, *scores[1:]])
 
 
-def test_min_size_holds_for_ratios_as_for_differences() -> None:
-    """Both are those of the data without the small groups."""
-    rng = np.random.default_rng(0)
-    g = np.repeat([0, 1, 2], [400, 300, 20])
-    y, p = rng.integers(0, 2, 720), rng.random(720) < np.array([0.5, 0.4, 0.9])[g]
-    small = audit(y, g, predictions=p, min_size=50, draws=200)
-    without = audit(y[g < 2], g[g < 2], predictions=p[g < 2], draws=200)
-    for notion in ("demographic_parity", "equalized_odds"):
-        for form in ("difference", "ratio"):
-            name = f"{notion}_{form}"
-            assert small.metrics[name].value == without.metrics[name].value
-            assert small.pairs[name] == without.pairs[name]
-
-
 def test_the_command_needs_no_label(tmp_path: Path) -> None:
     columns = applicants()
     columns["selected"] = np.where(columns["selected"], "yes", "no")

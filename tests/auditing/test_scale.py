@@ -73,13 +73,7 @@ def test_values_without_intervals() -> None:
         assert both[1].metrics[name].value == one.value
     without = both[1]
     group = without.groups[0]
-    estimates = [
-        *without.metrics.values(),
-        *group.rates.values(),
-        group.auc,
-        group.loss,
-        group.calibration_gap,
-    ]
+    estimates = [*without.metrics.values(), *group.measured.values()]
     assert all(one.low is None and one.high is None for one in estimates)
     assert [one.rate.value for one in group.calibration] == [
         one.rate.value for one in both[0].groups[0].calibration

@@ -328,6 +328,7 @@ def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
             "line 5 has 3 fields, but the header names 2 columns: '3,4,5'",
         ),
         (b"PK\x03\x04rest", "zip archive or an Excel file"),
+        (b"\xd0\xcf\x11\xe0\xa1rest", "zip archive or an Excel file"),
         (
             gzip.compress(b"a,y\n" + b"1,2\n" * 999, mtime=0)[:30],
             "bad.csv is damaged or incomplete",

@@ -3,6 +3,8 @@ absent groups."""
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -88,15 +90,12 @@ class TestFairlearn:
         w = rows["w"] if weighted else None
         found = values(Counts.of(rows["y"], rows["p"], rows["g"], weights=w))
         theirs = {"sensitive_features": rows["g"], "sample_weight": w}
-        for name in (
-            "demographic_parity_difference",
-            "demographic_parity_ratio",
-            "equalized_odds_difference",
-            "equalized_odds_ratio",
+        for notion, form in product(
+            ("demographic_parity", "equalized_odds"), ("difference", "ratio")
         ):
-            assert found[name] == pytest.approx(
-                getattr(fairlearn, name)(rows["y"], rows["p"], **theirs), abs=1e-12
-            )
+            name = f"{notion}_{form}"
+            value = getattr(fairlearn, name)(rows["y"], rows["p"], **theirs)
+            assert found[name] == pytest.approx(value, abs=1e-12)
         mean = fairlearn.equalized_odds_difference(rows["y"], rows["p"], agg="mean", **theirs)
         assert found["equalized_odds_difference_mean"] == pytest.approx(mean, abs=1e-12)
         assert_rates_equal_fairlearn(rows["y"], rows["p"], rows["g"], w)
@@ -200,12 +199,6 @@ class TestUndefined:
         found = values(Counts.of([0, 1, 1], [0, 1, 0], [0, 0, 0]))
         assert found["demographic_parity_difference"] is None
         assert found["inaccuracy"] == pytest.approx(1 / 3)
-
-    def test_reported_definitions_are_for_two_groups(self) -> None:
-        rows = some_rows(0, groups=3)
-        found = values(Counts.of(rows["y"], rows["p"], rows["g"]))
-        assert found["separation_reported"] is None
-        assert found["separation_printed"] is not None
 
     def test_a_group_without_positives_has_no_true_positive_rate(self) -> None:
         found = values(Counts.of([0, 0, 1, 0, 1, 0], [1, 0, 1, 0, 0, 1], [0, 0, 1, 1, 2, 2]))
@@ -441,7 +434,7 @@ class TestRefusals:
             Counts.of([0, 1], [0, 1], [0, 1], weights=[1, -1])
         with pytest.raises(ValueError, match="only 1 names"):
             Counts.of([0, 1], [0, 1], [0, 1], names=["A"])
-        with pytest.raises(ValueError, match="'C' is none of A and B"):
+        with pytest.raises(ValueError, match="'C'; there are A and B"):
             values(Counts.of([0, 1], [0, 1], [0, 1], names=["A", "B"]), reference="C")
         with pytest.raises(ValueError, match="got 95"):
             metric_intervals(Counts.of([0, 1], [0, 1], [0, 1]), level=95)

@@ -14,13 +14,7 @@ from fairbound._utils.sentences import marked_rows
 from fairbound.auditing._audits import Audit, audit
 from fairbound.auditing._findings import own_group
 from fairbound.columns._attributes import Attribute, Intersection
-from fairbound.columns._column import (
-    Column,
-    column_named,
-    is_missing,
-    not_numbers,
-    text_among_numbers,
-)
+from fairbound.columns._column import Column, column_named, is_missing, text_among_numbers
 from fairbound.columns._labels import binary, binary_like, different_values, one_against_rest
 from fairbound.columns._rows import rows_where
 from fairbound.columns._specs import is_census_export, parse_attributes
@@ -82,37 +76,28 @@ def audit_columns(
     by = [attribute.name for attribute in parse_attributes(groups, columns, census)]
     needed = [name for name in (label, prediction, score, weight) if name is not None]
     used = {name: Column.of(column_named(name, columns), name).values for name in (*needed, *by)}
-    number, missing = np.arange(len(next(iter(used.values())))), 0  # of the row, from 0
-    rows = len(number)
+    rows = len(next(iter(used.values())))
+    number = np.arange(rows)  # of the row, from 0
     if where:
         number = number[rows_where(where, columns)]
-    if drop_missing:
-        complete = used if label is not None else {name: used[name] for name in needed}
-        number, missing, lacking = _complete(complete, number)
-        notes += lacking
+    asked = len(number)
+    complete = used if drop_missing and label is not None else {name: used[name] for name in needed}
+    number, dropped = _complete(complete, number, drop_missing)
     columns = {name: column[number] for name, column in used.items()}
-    for name in needed:
-        _refuse_missing(columns[name], name, number)
     attributes = parse_attributes(groups, columns, census)
+    notes += dropped
     if census:
         notes.append("groups are named by the labels of the American Community Survey's code book")
-    notes += [
-        own_group(name, what)
-        for name, what in ((label, "label"), (prediction, "prediction"))
-        if name in by
-    ]
-    y, classes = None, ""
+    for name, what in ((label, "label"), (prediction, "prediction")):
+        if name in by:
+            notes.append(own_group(name, what))
+    y = None
+    made: dict[str, Any] = {}
     if label is not None:
         y, classes = _labels(columns[label], label, positive)
-    if classes:
-        notes.append(classes)
-    made: dict[str, Any] = {}
-    if prediction is not None and label is not None:
-        made["predictions"] = binary_like(
-            columns[prediction], prediction, columns[label], label, positive
-        )
-    elif prediction is not None:
-        made["predictions"] = _selected(columns[prediction], prediction, positive)
+        notes += classes
+    if prediction is not None:
+        made["predictions"] = _predictions(columns, prediction, label, positive)
     if score is not None:
         made["scores"] = _numbers(columns[score], score, number)
     if weight is not None:
@@ -128,15 +113,8 @@ def audit_columns(
         )
         ids = np.full(len(number), -1)
         ids[known] = grouping.ids
-        return audit(
-            y,
-            ids,
-            names=grouping.names,
-            attributes=names,
-            reference=reference,
-            **made,
-            **settings,
-        )
+        named = settings | made | {"names": grouping.names, "attributes": names}
+        return audit(y, ids, reference=reference, **named)
 
     crossed = audited(attributes, reference)
     return replace(
@@ -145,29 +123,35 @@ def audit_columns(
         made=prediction or score or "",
         where=where,
         rows=rows,
-        missing=missing,
+        missing=asked - len(number),
         notes=(*notes, *crossed.notes),
         parts=tuple(audited([alone], None) for alone in attributes) if len(attributes) > 1 else (),
     )
 
 
-def _labels(column: NDArray[Any], name: str, positive: Any) -> tuple[NDArray[np.int64], str]:
+def _labels(column: NDArray[Any], name: str, positive: Any) -> tuple[NDArray[np.int64], list[str]]:
     """(n,) labels as 0 and 1, and a note where they had several classes."""
     classes = different_values(column, name)
-    if positive is not None and len(classes) > 2:
+    if len(classes) <= 2:
+        return binary(column, name, positive), []
+    if positive is not None:
         note = f"{len(classes)} classes: {positive} counts as 1, all others as 0"
-        return one_against_rest(column, name, positive), f"the label {name!r} has {note}"
-    if len(classes) > 2 and (len(classes) <= MAX_CLASSES or isinstance(classes[-1], str)):
-        raise ValueError(
-            f"the column {name!r} is not binary: {len(classes)} different values in {len(column)}"
-            " rows; name the one that counts as 1, against the rest:"
-            f" `positive={classes[-1]!r}`"
-        )
-    return binary(column, name, positive), ""
+        return one_against_rest(column, name, positive), [f"the label {name!r} has {note}"]
+    if len(classes) > MAX_CLASSES and not isinstance(classes[-1], str):
+        return binary(column, name), []  # refused: a number is to be compared with a threshold
+    raise ValueError(
+        f"the column {name!r} is not binary: {len(classes)} different values in {len(column)}"
+        f" rows; name the one that counts as 1, against the rest: `positive={classes[-1]!r}`"
+    )
 
 
-def _selected(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int64]:
-    """(n,) predictions without labels as 0 and 1, even where all are equal."""
+def _predictions(
+    columns: Mapping[str, NDArray[Any]], name: str, label: str | None, positive: Any
+) -> NDArray[np.int64]:
+    """(n,) predictions as 0 and 1, even where all are equal."""
+    column = columns[name]
+    if label is not None:
+        return binary_like(column, name, columns[label], label, positive)
     if positive is not None:
         return one_against_rest(column, name, positive)
     if len(different_values(column, name)) > 1:
@@ -175,41 +159,41 @@ def _selected(column: NDArray[Any], name: str, positive: Any) -> NDArray[np.int6
     return binary_like(column, name, np.array([0, 1]), name)
 
 
-def _complete(columns: Mapping[str, NDArray[Any]], number: Rows) -> tuple[Rows, int, list[str]]:
-    """Those of the rows that lack nothing in these columns, how many others there are, and a
-    sentence about them."""
-    absent = {name: is_missing(column[number]) for name, column in columns.items()}
-    lacking = np.logical_or.reduce(list(absent.values()))
+def _complete(
+    columns: Mapping[str, NDArray[Any]], number: Rows, drop: bool
+) -> tuple[Rows, list[str]]:
+    """Those of the rows that lack nothing in these columns, and a note on the others, which are
+    dropped or refused."""
+    missing = {name: is_missing(column[number]) for name, column in columns.items()}
+    lacking = np.logical_or.reduce(list(missing.values()))
     if not lacking.any():
-        return number, 0, []
-    if lacking.all():
+        return number, []
+    missing = {name: gone for name, gone in missing.items() if gone.any()}
+    if not drop:
+        name, gone = next(iter(missing.items()))
         raise ValueError(
-            f"every example lacks a value in {', '.join(absent)}: there is nothing to audit"
-        )
-    each = ", ".join(f"{name} {int(gone.sum()):,}" for name, gone in absent.items() if gone.any())
-    note = (
-        f"{int(lacking.sum()):,} of {len(lacking):,} examples were dropped, with missing values"
-        f" ({each})"
-    )
-    return number[~lacking], int(lacking.sum()), [note]
-
-
-def _refuse_missing(column: NDArray[Any], name: str, number: Rows) -> None:
-    missing = is_missing(column)
-    if missing.any():
-        raise ValueError(
-            f"the column {name!r} is missing in {marked_rows(missing, number)}; drop those rows"
+            f"the column {name!r} is missing in {marked_rows(gone, number)}; drop those rows"
             " (`drop_missing=True`)"
         )
+    if lacking.all():
+        raise ValueError(
+            f"every example lacks a value in {', '.join(missing)}: there is nothing to audit"
+        )
+    each = ", ".join(f"{name} {int(gone.sum()):,}" for name, gone in missing.items())
+    dropped = f"{int(lacking.sum()):,} of {len(lacking):,} examples were dropped"
+    note = f"{dropped}, with missing values ({each})"
+    return number[~lacking], [note]
 
 
 def _numbers(values: NDArray[Any], name: str, number: Rows) -> NDArray[Any]:
-    column = Column.of(values, name)
-    if column.kind == "date" or (column.kind == "text" and not_numbers(column.values).any()):
-        text = text_among_numbers(column.values, number)
+    if values.dtype.kind == "f":
+        return values
+    try:
+        return Column(name, values).numbers()
+    except ValueError as error:
+        text = text_among_numbers(values, number)
         raise ValueError(
             f"{name} must hold numbers, found {text}; correct it, or,"
             " where such text marks a missing value, name it (`missing`) and drop those rows"
             " (`drop_missing`)"
-        )
-    return values if values.dtype.kind == "f" else column.numbers()
+        ) from error

@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairbound._utils.sentences import counted, did_you_mean
+from fairbound._utils.sentences import counted
 from fairbound.auditing._findings import (
     one_group,
     one_sided,
     small_groups,
     threshold_hint,
 )
-from fairbound.auditing._score_audits import ScoreAudit, audit_scores
+from fairbound.auditing._score_audits import AuditedExamples, audit_scores
 from fairbound.columns._column import Column
 from fairbound.columns._groups import group_numbers, near_equal_note
 from fairbound.columns._vectors import (
@@ -68,6 +68,12 @@ class GroupAudit:
     roc: tuple[tuple[float, float], ...] = ()
     # mean score and share with label 1, from low to high scores
     calibration: tuple[CalibrationBin, ...] = ()
+
+    @property
+    def measured(self) -> dict[str, IntervalEstimate]:
+        """The rates, and what is measured of the scores."""
+        scored = {"auc": self.auc, "calibration_gap": self.calibration_gap, "loss": self.loss}
+        return {**self.rates, **{name: of for name, of in scored.items() if of is not None}}
 
 
 @dataclass(frozen=True)
@@ -201,16 +207,16 @@ def audit(
     g, names = group_numbers(groups, names) if labeled else _known(groups, names)
     by_median = not labeled and threshold is None
     examples = _checked(labels, g, predictions, scores, threshold, weights)
-    y, decided, group, score, w, threshold = examples
-    counts = Counts.of(y, decided, group, weights=w, names=names)
+    decided, group, y, _, w, threshold = examples
+    some_labels = torch.zeros_like(group) if y is None else y
+    counts = Counts.of(some_labels, decided, group, weights=w, names=names)
     if min_size is None:
         min_size = 0 if labeled else math.ceil(SMALL_SHARE * len(g))
     min_size, notes = _compared(counts, min_size)
-    notes += one_sided(y, decided, score) if labeled else _unlabeled(examples, len(g), by_median)
+    notes += one_sided(examples) if labeled else _unlabeled(examples, len(g), by_median)
     reference = _reference(counts, reference, min_size, labeled)
     # without intervals, what needs draws gets few of them
     settings: dict[str, Any] = {"level": level, "draws": draws if intervals else 10, "seed": seed}
-    metrics = metric_intervals(counts, reference, min_size=min_size, **settings)
     rates = group_rates(counts, level=level)
     if intervals and len(names) > MANY_GROUPS:
         notes.append(
@@ -220,24 +226,15 @@ def audit(
     known_rates, compared_rates = (NAMES, ERROR_RATES) if labeled else (WITHOUT_LABELS,) * 2
     metrics = {
         name: estimate
-        for name, estimate in metrics.items()
+        for name, estimate in metric_intervals(
+            counts, reference, min_size=min_size, **settings
+        ).items()
         if set(METRICS[name].rates) <= {*known_rates}
     }
     if alike := near_equal_note(names, " x ".join(attributes)):
         notes.append(alike)
     gaps = reference_gaps(counts, reference, compared_rates, min_size=min_size, **settings)
-    scored = ScoreAudit([{} for _ in names])
-    if score is not None:
-        scored = audit_scores(
-            score,
-            y if labeled else None,
-            group,
-            w,
-            counts,
-            reference,
-            min_size,
-            settings,
-        )
+    scored = audit_scores(examples, counts, reference, min_size, settings)
     pairs = {name: pair for name, pair in group_pairs(counts, min_size).items() if name in metrics}
     audited = Audit(
         attributes=tuple(attributes),
@@ -276,17 +273,15 @@ def values_only(measured: Any) -> Any:
     if isinstance(measured, IntervalEstimate):
         return IntervalEstimate(measured.value)
     if isinstance(measured, ReferenceGap):
-        return ReferenceGap(values_only(measured.difference), values_only(measured.ratio), False)
+        measured = measured._replace(beyond_chance=False)
     if isinstance(measured, Audit | GroupAudit):
-        parts = {part.name: values_only(getattr(measured, part.name)) for part in fields(measured)}
-        return replace(measured, **parts)
-    if isinstance(measured, CalibrationBin):
-        return measured._replace(rate=values_only(measured.rate))
+        return replace(measured, **values_only(vars(measured)))
     if isinstance(measured, Mapping):
         return {name: values_only(part) for name, part in measured.items()}
-    if type(measured) is tuple:
-        return tuple(map(values_only, measured))
-    return measured
+    if not isinstance(measured, tuple):
+        return measured
+    parts = map(values_only, measured)
+    return tuple(parts) if type(measured) is tuple else type(measured)(*parts)
 
 
 def _cells(table: Sequence[Sequence[float]], labeled: bool) -> dict[str, float]:
@@ -320,27 +315,22 @@ def _compared(counts: Counts, min_size: int) -> tuple[int, list[str]]:
 
 def _reference(counts: Counts, reference: str | None, min_size: int, labeled: bool) -> str:
     """The group that the others are compared with."""
-    if reference is None and labeled:
-        return counts.names[counts.numbered(None)]
     sizes = counts.sizes()
-    if reference is None:
+    if reference is None and not labeled:
         selected = counts.rates().named("positive_rate").values
         compared = (sizes >= max(min_size, 1)) & (counts.weight.sum((1, 2)) > 0)
         return counts.names[int(torch.where(compared, selected, -1.0).argmax())]
-    if reference not in counts.names:
-        raise ValueError(
-            f"no group is called {reference!r}; {did_you_mean(reference, counts.names)}"
-        )
-    size = int(sizes[counts.names.index(reference)])
-    if size < min_size:
+    at = counts.numbered(reference)
+    size = int(sizes[at])
+    if reference is not None and size < min_size:
         raise ValueError(
             f"the reference group {reference!r} has {counted(size, 'example')}, and only groups of"
             f" {min_size} or more are compared; give another `reference`, or lower `min_size`"
         )
-    return reference
+    return counts.names[at]
 
 
-def _unlabeled(examples: _Examples, rows: int, by_median: bool) -> list[str]:
+def _unlabeled(examples: AuditedExamples, rows: int, by_median: bool) -> list[str]:
     """Notes on an audit without labels: examples in no group, and what is predicted 1."""
     notes = []
     unknown = rows - len(examples.groups)
@@ -356,17 +346,6 @@ def _unlabeled(examples: _Examples, rows: int, by_median: bool) -> list[str]:
     return notes
 
 
-class _Examples(NamedTuple):
-    """The examples that are in a group."""
-
-    labels: Tensor  # (n,) zeros where there are none
-    predictions: Tensor  # (n,)
-    groups: Tensor  # (n,)
-    scores: Tensor | None  # (n,)
-    weights: Tensor | None  # (n,)
-    threshold: float | None  # of scores
-
-
 def _checked(
     labels: Any,
     groups: Tensor,
@@ -374,42 +353,35 @@ def _checked(
     scores: Any,
     threshold: float | None,
     weights: Any,
-) -> _Examples:
+) -> AuditedExamples:
+    """The examples that are in a group."""
     if (predictions is None) == (scores is None):
         raise ValueError("an audit needs either predictions or scores, one of the two")
     if threshold is not None and math.isnan(threshold):
         raise ValueError("the threshold is NaN: every score would count as below it")
-    y = torch.zeros_like(groups) if labels is None else as_binary(labels, "labels")
+    y = None if labels is None else as_binary(labels, "labels")
     decided = None if predictions is None else as_binary(predictions, "predictions")
     score = None if scores is None else as_vector(scores)
     w = None if weights is None else as_weights(weights)
-    columns = {
-        "labels": None if labels is None else y,
-        "groups": groups,
-        "predictions": decided,
-        "scores": score,
-        "weights": w,
-    }
-    same_length(**{name: column for name, column in columns.items() if column is not None})
+    columns = {"labels": y, "predictions": decided, "scores": score, "weights": w}
+    known = {name: column for name, column in columns.items() if column is not None}
+    same_length(**known, groups=groups)
     inside = groups >= 0
     if not bool(inside.any()):
         raise ValueError("no example belongs to a group: there is nothing to audit")
     if w is not None and float(w[inside].sum()) == 0:
         raise ValueError("all weights are 0: there is nothing to audit")
-    if score is None:
-        threshold = None
-    else:
+    if score is not None:
         if threshold is None and labels is None:
             score = score.double()  # float32 would round the next number above the median to it
             threshold = math.nextafter(_median(score, w), math.inf)
         elif threshold is None:
             threshold = _usual_threshold(score[inside])
         # a float32 score is compared as such: 0.7 in float32 is below 0.7 in float64
-        decided = (score >= threshold).long()
-        score = score[inside].double()
-    assert decided is not None
-    weight = None if w is None else w[inside]
-    return _Examples(y[inside], decided[inside], groups[inside], score, weight, threshold)
+        known |= {"predictions": (score >= threshold).long(), "scores": score.double()}
+    chosen = {name: column[inside] for name, column in known.items()}
+    used = None if score is None else threshold
+    return AuditedExamples(groups=groups[inside], threshold=used, **chosen)
 
 
 def _median(score: Tensor, weights: Tensor | None) -> float:
@@ -427,11 +399,7 @@ def _usual_threshold(score: Tensor) -> float:
     """0.5, for scores that may be probabilities."""
     if bool(((score >= 0) & (score <= 1)).all()) or not bool(torch.isfinite(score).all()):
         return 0.5  # NaN and infinite scores are refused where they are used
-    low, high = float(score.min()), float(score.max())
-    raise ValueError(
-        f"the default threshold 0.5 does not fit scores from {low:g} to {high:g};"
-        f" {threshold_hint(score)}"
-    )
+    raise ValueError(f"the default threshold 0.5 does not fit {threshold_hint(score)}")
 
 
 def _known(groups: Any, names: Sequence[str]) -> tuple[Tensor, Sequence[str]]:

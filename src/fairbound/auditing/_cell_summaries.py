@@ -100,7 +100,7 @@ class HeldOut(NamedTuple):
         numbers = {name: group for name, group in named.items() if group is not None}
         column = Column.of(self._column(constraint), f"groups of {constraint.names[0]!r}")
         if column.kind != "text":
-            return _checked_numbers(group_numbers(column)[0], constraint)
+            return group_numbers(column)[0]
         # where the constraint names some groups only (the recall of B), others may have any name
         some = len(numbers) != constraint.cells.groups
         places, _ = group_numbers(column, list(numbers), others_are_none=some)
@@ -155,16 +155,6 @@ def _finite(values: Tensor, what: str) -> Tensor:
             f"{bad} of {values.numel()} {what} are NaN or infinite; drop those examples"
         )
     return values
-
-
-def _checked_numbers(numbers: Tensor, constraint: Constraint) -> Tensor:
-    groups = constraint.cells.groups
-    if groups is not None and numbers.numel() and int(numbers.max()) >= groups:
-        raise ValueError(
-            f"groups must be 0 to {groups - 1}, or -1 for none, found {int(numbers.max())} for the"
-            f" constraint {constraint.names[0]!r}"
-        )
-    return numbers
 
 
 # Cells --------------------------------------------------------------------------------------------

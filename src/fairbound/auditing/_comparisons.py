@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbound._utils.sentences import listing
-from fairbound.auditing._audits import Audit, GroupAudit, as_plain
+from fairbound.auditing._audits import Audit, as_plain
 from fairbound.metrics._intervals import UNDEFINED, IntervalEstimate
 
 
@@ -76,7 +76,6 @@ def compare(
         )
     if len(set(names)) < 2:
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
-    both = [name for name in first.metrics if name in second.metrics]
     mine, others = ({group.name: group for group in audit.groups} for audit in (first, second))
     shared = [name for name in mine if name in others]
     if not shared:
@@ -88,12 +87,18 @@ def compare(
         first,
         second,
         names,
-        {name: change(first.metrics[name], second.metrics[name]) for name in both},
-        {name: _group_change(mine[name], others[name]) for name in shared},
+        _changes(first.metrics, second.metrics),
+        {name: _changes(mine[name].measured, others[name].measured) for name in shared},
         tuple(name for name in mine if name not in others),
         tuple(name for name in others if name not in mine),
         tuple(notes),
     )
+
+
+def _changes(
+    first: Mapping[str, IntervalEstimate], second: Mapping[str, IntervalEstimate]
+) -> dict[str, IntervalEstimate]:
+    return {name: change(first[name], second[name]) for name in first if name in second}
 
 
 def change(first: IntervalEstimate, second: IntervalEstimate) -> IntervalEstimate:
@@ -110,12 +115,3 @@ def change(first: IntervalEstimate, second: IntervalEstimate) -> IntervalEstimat
     down = math.hypot(second.value - second.low, first.high - first.value)
     up = math.hypot(second.high - second.value, first.value - first.low)
     return IntervalEstimate(value, value - down, value + up)
-
-
-def _group_change(first: GroupAudit, second: GroupAudit) -> dict[str, IntervalEstimate]:
-    changes = {rate: change(first.rates[rate], second.rates[rate]) for rate in first.rates}
-    for name in ("loss", "auc", "calibration_gap"):
-        old, new = getattr(first, name), getattr(second, name)
-        if old is not None and new is not None:
-            changes[name] = change(old, new)
-    return changes

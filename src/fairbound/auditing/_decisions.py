@@ -64,6 +64,7 @@ class Gap:
     minimum: bool
     cell: str  # the cell that adds most to the noise: the scarcest group, as a rule
     examples: int  # of that cell
+    pair: int = 0  # the same number for A - B and B - A
     decision: Decision = "undecided"
     reason: str = ""  # why there is no decision; else empty
     # with `high`: simultaneous limits of all gaps; `low` above the bound is a violation
@@ -100,13 +101,14 @@ def decide_gaps(
     usable = ~((contrast != 0) & problem).any(1)
     noise = _noise(summaries, contrast, usable, level, seed)
     estimate = (contrast @ summaries.column("mean")).tolist()
+    signless = torch.cat([_without_sign(contrast), torch.tensor(bound)[:, None]], 1)
+    pair = torch.unique(signless, dim=0, return_inverse=True)[1].tolist()
     scarcest = (contrast * summaries.column("error")).square().argmax(1).tolist()
     gaps = []
     for i, name in enumerate(names):
         cells = [summaries.cells[k] for k in contrast[i].nonzero().flatten().tolist()]
-        problematic = [cell for cell in cells if cell.problem]
-        cell = min(problematic, key=lambda cell: cell.effective, default=None)
-        cell = cell or summaries.cells[scarcest[i]]
+        problematic = [cell for cell in cells if cell.problem] or [summaries.cells[scarcest[i]]]
+        cell = min(problematic, key=lambda cell: cell.effective)
         gap = Gap(
             name,
             estimate[i] if all(cell.examples > 0 for cell in cells) else None,
@@ -114,6 +116,7 @@ def decide_gaps(
             minimum=bool((contrast[i] <= 0).all()),
             cell=cell.name,
             examples=cell.examples,
+            pair=pair[i],
             reason=cell.problem,
         )
         if usable[i]:
@@ -149,9 +152,8 @@ def _times(excess: float, noise: _Noise) -> float:
     Noise decreases as 1 / sqrt(examples): as many as allow for the limit and for the noise of the
     estimate.
     """
-    wanted = float(noise.alone if excess < 0 else noise.below) + float(ndtri(POWER)) * float(
-        noise.error
-    )
+    limit = noise.alone if excess < 0 else noise.below
+    wanted = float(limit + ndtri(POWER) * noise.error)
     return (wanted / excess) ** 2 if abs(excess) > 1e-9 * wanted else math.inf
 
 
@@ -179,11 +181,10 @@ def _above_and_below(
     p = torch.where(is_rate, mean, 0.5)
     above = torch.where(is_rate, rate_above(p, n, tail), mean_above(error, skewness, n, tail))
     below = torch.where(is_rate, rate_above(1 - p, n, tail), mean_above(error, -skewness, n, tail))
-    ups, downs = torch.where(contrast > 0, above, below), torch.where(contrast > 0, below, above)
-    return (
-        _combined(ups * contrast, summaries.correlation),
-        _combined(downs * contrast, summaries.correlation),
-    )
+    up = torch.where(contrast > 0, above, below)
+    down = torch.where(contrast > 0, below, above)
+    R = summaries.correlation
+    return _combined(up * contrast, R), _combined(down * contrast, R)
 
 
 def _combined(parts: Tensor, correlation: Tensor) -> Tensor:
@@ -199,7 +200,8 @@ def _simultaneous_tail(studentized: Tensor, correlation: Tensor, level: float, s
     """
     values, vectors = torch.linalg.eigh(correlation)
     root = vectors * values.clamp(min=0).sqrt()  # R = root root'
-    to_gaps = _distinct(studentized @ root)
+    # A - B and B - A have the same error
+    to_gaps: Tensor = torch.unique(_without_sign(studentized @ root), dim=0)
     m, K = to_gaps.shape
     if m <= 1:
         return (1 - level) / 2
@@ -211,15 +213,11 @@ def _simultaneous_tail(studentized: Tensor, correlation: Tensor, level: float, s
     return float(ndtr(-quantile(torch.cat(worst), level)))
 
 
-def _distinct(rows: Tensor) -> Tensor:
-    """The rows that equal no other row or its opposite: A - B and B - A have the same error."""
-    if len(rows) == 0:
-        return rows
+def _without_sign(rows: Tensor) -> Tensor:
+    """The rows with their largest entry positive, so that a row and its opposite are equal."""
     largest = rows.gather(1, rows.abs().round(decimals=9).argmax(1, keepdim=True))
     # + 0.0: no -0.0, which equals 0.0 but is another
-    same: Tensor = (rows * largest.sign()).round(decimals=9) + 0.0
-    once: Tensor = torch.unique(same, dim=0)
-    return once
+    return (rows * largest.sign()).round(decimals=9) + 0.0
 
 
 # Limits of one mean -------------------------------------------------------------------------------

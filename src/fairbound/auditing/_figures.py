@@ -13,14 +13,13 @@ from fairbound.auditing._findings import SMALL_GROUP, named, title, why_no_rate
 from fairbound.metrics._counts import Counts
 from fairbound.metrics._intervals import IntervalEstimate
 from fairbound.reports._figures import (
-    COLORS,
-    DASHES,
     DOT,
     FAINT,
     INK,
     SOFT,
     error_bars,
     legend,
+    look,
     panels,
     style,
     titled,
@@ -28,7 +27,7 @@ from fairbound.reports._figures import (
 from fairbound.reports._page import PageSection
 from fairbound.reports._words import estimate
 
-MAX_GROUPS = 30  # in a figure of rates
+MAX_DRAWN_GROUPS = 30  # in a figure of rates
 MAX_OUTLINES = 10  # in a figure of scores: more cannot be told apart
 PANELS = (
     "false_positive_rate",
@@ -42,7 +41,7 @@ MIN_AXIS_WIDTH = 0.2  # of a rate: below, irrelevant differences would appear la
 WIDE, NARROW = 440, 360  # of a panel
 
 
-def largest(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
+def largest_groups(groups: Sequence[GroupAudit], most: int) -> list[GroupAudit]:
     """The groups with the most examples, in the order in which they came."""
     chosen = sorted(range(len(groups)), key=lambda i: -groups[i].examples)[:most]
     return [groups[i] for i in sorted(chosen)]
@@ -52,9 +51,8 @@ def scored_groups(audit: Audit) -> list[GroupAudit]:
     """The groups whose scores are drawn: the outline of a few examples is a line of spikes that
     flattens all others."""
     groups = [group for group in audit.groups if group.examples > 0]
-    return largest(
-        [group for group in groups if group.examples >= SMALL_GROUP] or groups, MAX_OUTLINES
-    )
+    large = [group for group in groups if group.examples >= SMALL_GROUP]
+    return largest_groups(large or groups, MAX_OUTLINES)
 
 
 def sections(audit: Audit) -> list[PageSection]:
@@ -64,14 +62,14 @@ def sections(audit: Audit) -> list[PageSection]:
         drawn["Scores by group"] = scores(audit)
     if audit.bins and audit.labeled:
         drawn["ROC curves by group"] = roc(audit)
-        drawn["Calibration by group"] = calibration(audit)
+        drawn["Calibration by group"] = calibration_curves(audit)
     return [PageSection(title=heading, body=[figure]) for heading, figure in drawn.items()]
 
 
 @style()
 def rates(audit: Audit) -> Any:
     """A panel for each rate, a row for each group, and the rate over all groups as a line."""
-    groups = largest(audit.groups, MAX_GROUPS)
+    groups = largest_groups(audit.groups, MAX_DRAWN_GROUPS)
     by_name = {group.name: group for group in groups}
     reference = by_name.pop(audit.reference, None)
     sides = [Side("", by_name, DOT)]
@@ -97,7 +95,7 @@ def compared_rates(comparison: Comparison) -> Any:
         for audit in (comparison.first, comparison.second)
     )
     above, below = comparison.names
-    groups = largest([first[name] for name in comparison.groups], MAX_GROUPS)
+    groups = largest_groups([first[name] for name in comparison.groups], MAX_DRAWN_GROUPS)
     sides = [Side(f"{above}, ", first, SOFT, -0.16), Side(f"{below}, ", second, DOT, 0.16)]
     figure, _ = _rates_figure(groups, sides)
     figure.set_label(
@@ -111,11 +109,10 @@ def compared_rates(comparison: Comparison) -> Any:
 def scores(audit: Audit) -> Any:
     """Outlines of the groups' score histograms, with the threshold."""
     figure, axes = _curves(audit, "score", "share of the group")
-    for (color, dash), group in zip(_lines(), scored_groups(audit), strict=False):
+    groups = scored_groups(audit)
+    for place, group in enumerate(groups):
         name = f"{group.name} ({group.examples:,})"
-        outline = axes.stairs(
-            group.histogram, audit.bins, color=color, linestyle=dash, linewidth=1.8
-        )
+        outline = axes.stairs(group.histogram, audit.bins, **look(place), linewidth=1.8)
         titled(outline, name).set_label(fill(name, 45))
     if audit.threshold is not None:
         axes.axvline(
@@ -125,8 +122,7 @@ def scores(audit: Audit) -> Any:
     axes.yaxis.set_major_formatter("{x:.0%}")
     legend(figure.subfigs[1], [axes])
     figure.set_label(
-        "How the scores of every group are spread, in bins of equal width."
-        + _of_all(scored_groups(audit), audit)
+        "How the scores of every group are spread, in bins of equal width." + _of_all(groups, audit)
     )
     return figure
 
@@ -136,15 +132,11 @@ def roc(audit: Audit) -> Any:
     """The ROC curves of the groups, with their AUC."""
     figure, axes = _curves(audit, title("false_positive_rate"), title("true_positive_rate"))
     axes.plot([0, 1], [0, 1], color=FAINT, linestyle="--")
-    for (color, dash), group in zip(_lines(), scored_groups(audit), strict=False):
+    for place, group in enumerate(scored_groups(audit)):
         if group.roc:
             area = "" if group.auc is None else f"AUC {estimate(*group.auc)}"
-            (line,) = axes.plot(
-                *zip(*group.roc, strict=True),
-                dash,
-                color=color,
-                label=f"{fill(group.name, 45)}\n{area}",
-            )
+            label = f"{fill(group.name, 45)}\n{area}"
+            (line,) = axes.plot(*zip(*group.roc, strict=True), **look(place), label=label)
             titled(line, f"{group.name}: {area}")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     legend(figure.subfigs[1], [axes])
@@ -157,39 +149,32 @@ def roc(audit: Audit) -> Any:
 
 
 @style()
-def calibration(audit: Audit) -> Any:
+def calibration_curves(audit: Audit) -> Any:
     """A panel for each group: the share with label 1 by score, with intervals; the diagonal where
     it is calibrated."""
     groups = [group for group in scored_groups(audit) if group.calibration]
     figure, parts = panels(len(groups), 176, 200, columns=6)
-    places = [point.score for group in groups for point in group.calibration]
-    margin = 0.04 * (max(places) - min(places)) if places else 0.0
+    scores = [point.score for group in groups for point in group.calibration]
     for panel, group in zip(parts, groups, strict=True):
         axes = panel.subplots()
-        axes.set(xlim=(min(places) - margin, max(places) + margin), ylim=(-0.02, 1.02))
+        margin = 0.04 * (max(scores) - min(scores))
+        axes.set(xlim=(min(scores) - margin, max(scores) + margin), ylim=(-0.02, 1.02))
         axes.set_title(fill(group.name, 17), fontsize=11)
         axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
         axes.locator_params(axis="x", nbins=4)
         if audit.probabilities:
             axes.plot([0, 1], [0, 1], color=FAINT, linestyle="--")
-        axes.plot(
-            *zip(*((point.score, point.rate.value) for point in group.calibration), strict=True),
-            color=DOT,
-        )
-        for point in group.calibration:
-            words = (
-                f"{group.name}, score {point.score:.3g}: {estimate(*point.rate)},"
-                f" {point.examples:,} examples"
-            )
-            _dot(axes, point.score, point.rate, words, DOT, along="y")
+        axes.plot(*zip(*((p.score, p.rate.value) for p in group.calibration)), color=DOT)  # noqa: B905
+        for score, rate, examples in group.calibration:
+            words = f"{group.name}, score {score:.3g}: {estimate(*rate)}, {examples:,} examples"
+            _dot(axes, score, rate, words, DOT, along="y")
         axes.set_xlabel("mean score" if audit.probabilities else "score")
+    what_is_fair = "the same score should mean the same in every group."
+    if audit.probabilities:
+        what_is_fair = "calibrated scores lie on the dashed line."
     figure.set_label(
-        "Of the examples with a score, the share whose label is 1, with its interval; "
-        + (
-            "calibrated scores lie on the dashed line."
-            if audit.probabilities
-            else "the same score should mean the same in every group."
-        )
+        "Of the examples with a score, the share whose label is 1, with its interval;"
+        f" {what_is_fair}"
     )
     return figure
 
@@ -209,10 +194,6 @@ def _curves(audit: Audit, x: str, y: str) -> tuple[Any, Any]:
     axes = panel.subplots()
     axes.set(xlabel=x, ylabel=y)
     return figure, axes
-
-
-def _lines() -> list[tuple[str, str]]:
-    return [(color, dash) for dash in DASHES for color in COLORS]
 
 
 class Side(NamedTuple):
@@ -238,27 +219,20 @@ def _rates_figure(
         axes.set_title(title(rate))
         axes.set_yticks(range(len(labels)), labels, fontsize=11, linespacing=0.95)
         axes.set_ylim(len(labels) - 0.5, -0.5)
-        axes.set_xlim(
-            _range(
-                [
-                    side.groups[group.name].rates[rate]
-                    for side in sides
-                    for group in groups
-                    if group.name in side.groups
-                ]
+        rows = [
+            (row, side, side.groups[group.name])
+            for side in sides
+            for row, group in enumerate(groups)
+            if group.name in side.groups
+        ]
+        axes.set_xlim(_range([group.rates[rate] for _, _, group in rows]))
+        for row, side, group in rows:
+            words = (
+                f"{side.label}{group.name}: {named(rate)} {estimate(*group.rates[rate])},"
+                f" {group.examples:,} examples"
             )
-        )
-        for side in sides:
-            for row, name in enumerate(group.name for group in groups):
-                group = side.groups.get(name)
-                if group is not None:
-                    measured = group.rates[rate]
-                    words = (
-                        f"{side.label}{name}: {named(rate)} {estimate(*measured)},"
-                        f" {group.examples:,} examples"
-                    )
-                    at = row + side.shift
-                    _dot(axes, at, measured, words, side.color, missing=why_no_rate(rate))
+            at = row + side.shift
+            _dot(axes, at, group.rates[rate], words, side.color, missing=why_no_rate(rate))
     return figure, drawn
 
 
@@ -279,10 +253,8 @@ def _dot(
     at = (measured.value, row) if along == "x" else (row, measured.value)
     if measured.low is not None and measured.high is not None:
         error_bars(axes, at, **{f"{along}_ends": (measured.low, measured.high)}, color=color)
-    titled(
-        axes.plot(*at, "o", color=color, markersize=7 if along == "x" else 5, clip_on=False)[0],
-        words,
-    )
+    size = 7 if along == "x" else 5
+    titled(axes.plot(*at, "o", color=color, markersize=size, clip_on=False)[0], words)
 
 
 def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
@@ -296,10 +268,12 @@ def _range(measured: Sequence[IntervalEstimate]) -> tuple[float, float]:
 
 def _overall(groups: Sequence[GroupAudit]) -> Mapping[str, float | None]:
     """The rates of all groups together, from the sums of their counts."""
-    labeled = ("false_positives", "true_negatives", "false_negatives", "true_positives")
-    # without labels every example counts as one of label 0, of whom selected ones are positive
-    unlabeled = ("selected", "not_selected", "", "")
-    cells = unlabeled if "selected" in groups[0].counts else labeled
-    fp, tn, fn, tp = (sum(group.counts.get(cell, 0) for group in groups) for cell in cells)
-    counts = Counts.from_cells({"overall": (fp, tn, fn, tp)})
+
+    def total(*cells: str) -> float:
+        return sum(group.counts.get(cell, 0.0) for group in groups for cell in cells)
+
+    # without labels every example counts as one of label 0
+    negatives = total("false_positives", "selected"), total("true_negatives", "not_selected")
+    positives = total("false_negatives"), total("true_positives")
+    counts = Counts.from_cells({"overall": (*negatives, *positives)})
     return {rate: counts.rate(rate)[0] for rate in PANELS if rate in groups[0].rates}

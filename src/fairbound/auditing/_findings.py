@@ -19,6 +19,7 @@ from fairbound.reports._words import capital, interval, percent
 
 if TYPE_CHECKING:
     from fairbound.auditing._audits import Audit, GroupAudit
+    from fairbound.auditing._score_audits import AuditedExamples
     from fairbound.metrics._reference_gaps import ReferenceGap
 
     Compared = Sequence[tuple[GroupAudit, ReferenceGap]]
@@ -66,7 +67,6 @@ _SCORE_WORDS = {  # name -> words, source (metrics/_wasserstein.py, metrics/_roc
         "calibration",
     ),
 }
-_LOSS_SOURCES = {"largest_loss_gap_from_mean": "the paper, eq. (4)"}
 
 
 def title(name: str) -> str:
@@ -91,15 +91,7 @@ def explained(name: str) -> tuple[str, str]:
     """
     if name in METRICS:
         return METRICS[name].words, METRICS[name].source
-    if name in LOSS_GAPS:
-        return LOSS_GAPS[name], _LOSS_SOURCES.get(name, "cross-entropy of the scores")
-    return _SCORE_WORDS.get(name, ("", ""))
-
-
-def excludes_zero(measured: IntervalEstimate) -> bool:
-    """Whether the whole interval lies on one side of 0."""
-    low, high = measured.low, measured.high
-    return low is not None and high is not None and (low > 0 or high < 0)
+    return (LOSS_GAPS | _SCORE_WORDS).get(name, ("", ""))
 
 
 def why_undefined(audit: Audit, name: str) -> str:
@@ -126,11 +118,13 @@ def why_undefined(audit: Audit, name: str) -> str:
 
 
 def why_no_rate(rate: str) -> str:
-    """Why a group may lack a rate.
+    """Why a group may lack a rate, or what is measured of its scores.
 
     >>> why_no_rate("false_positive_rate"), why_no_rate("accuracy")
     ('none with label 0', 'no examples')
     """
+    if rate not in RATES:
+        return "needs both labels"
     among = RATES[rate][1]
     if len(among) == 4:
         return "no examples"
@@ -283,34 +277,34 @@ def own_group(name: str, what: str) -> str:
     )
 
 
-def one_sided(labels: Tensor, predictions: Tensor, scores: Tensor | None = None) -> list[str]:
+def one_sided(examples: AuditedExamples) -> list[str]:
     """Whether all labels, or all predictions, are equal."""
-    notes = []
-    for values, what in ((labels, "label"), (predictions, "prediction")):
-        distinct = values.unique().tolist()
-        if len(distinct) == 1:
-            hint = ""
-            if what == "prediction" and scores is not None and bool(torch.isfinite(scores).all()):
-                low, high = float(scores.min()), float(scores.max())
-                hint = f" (scores go from {low:g} to {high:g}; {threshold_hint(scores)})"
+    scores, hint, notes = examples.scores, "", []
+    if scores is not None and bool(torch.isfinite(scores).all()):
+        hint = f" ({threshold_hint(scores)})"
+    for what, values, more in (
+        ("label", examples.labels, ""),
+        ("prediction", examples.predictions, hint),
+    ):
+        if values is not None and len(distinct := values.unique().tolist()) == 1:
             notes.append(
-                f"every {what} is {distinct[0]}{hint}: rates among the others are undefined"
+                f"every {what} is {distinct[0]}{more}: rates among the others are undefined"
             )
     return notes
 
 
 def threshold_hint(score: Tensor) -> str:
-    """A threshold that divides these scores: 0 between negative and positive ones, else the middle
-    of their range.
+    """The range of these scores, and a threshold that divides them: 0 between negative and positive
+    ones, else the middle of the range.
 
     >>> threshold_hint(torch.arange(1, 11)), threshold_hint(torch.tensor([-2.5, 3.0]))
-    ('try `threshold=5`', 'try `threshold=0`')
+    ('scores from 1 to 10; try `threshold=5`', 'scores from -2.5 to 3; try `threshold=0`')
     """
     low, high = float(score.min()), float(score.max())
     middle = 0.0 if low < 0 < high else (low + high) / 2
     if bool((score == score.round()).all()) and high - low > 1:
         middle = float(int(middle))
-    return f"try `threshold={middle:.3g}`"
+    return f"scores from {low:g} to {high:g}; try `threshold={middle:.3g}`"
 
 
 def no_probabilities(score: Tensor) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,17 @@ from fairbound.metrics.fairness_metrics import GroupPair, group_pair
 MAX_CURVES = 1_000
 
 
+class AuditedExamples(NamedTuple):
+    """The examples that are in a group."""
+
+    predictions: Tensor  # (n,) 0 or 1
+    groups: Tensor  # (n,) numbers
+    labels: Tensor | None = None  # (n,) 0 or 1
+    scores: Tensor | None = None  # (n,) float64
+    weights: Tensor | None = None  # (n,)
+    threshold: float | None = None  # of scores
+
+
 @dataclass
 class ScoreAudit:
     """Metrics that need scores, and what is known of every group."""
@@ -44,34 +55,32 @@ class ScoreAudit:
 
 
 def audit_scores(
-    score: Tensor,
-    labels: Tensor | None,
-    groups: Tensor,
-    weights: Tensor | None,
+    examples: AuditedExamples,
     counts: Counts,
     reference: str,
     min_size: int,
     settings: Mapping[str, Any],
 ) -> ScoreAudit:
-    """Audit the scores (n,) of examples that are all in a group.
+    """Audit the scores of examples, if they have any; without labels, what needs them is left out.
 
     Args:
-        score: (n,) float64.
-        labels: (n,) 0 or 1; None: there are none, and what needs them is left out.
-        groups: (n,) numbers of groups.
-        weights: (n,); None: 1.
+        examples: that are all in a group.
         counts: of the groups, for their names and sizes.
         reference: name of the group that the others are compared with.
         min_size: groups with fewer examples are compared with none.
         settings: level, draws and seed of the intervals.
     """
+    _, groups, labels, score, weights, _ = examples
+    audit = ScoreAudit([{} for _ in counts.names])
+    if score is None:
+        return audit
+    audit.notes = not_compared(counts, min_size)
     large = counts.sizes() >= min_size
     scores = Scores.of(score, groups, labels, weights=weights, names=counts.names)
     # gaps skip groups with few examples
     compared = scores._replace(examples=scores.examples * large[scores.groups])
-    audit = ScoreAudit([{} for _ in counts.names], notes=not_compared(counts, min_size))
     _add_distances(audit, compared, counts, reference, settings)
-    drawn = sorted(counts.sizes().argsort(descending=True, stable=True)[:MAX_CURVES].tolist())
+    drawn = sorted(counts.largest(MAX_CURVES))
     audit.bins, shares = histograms(scores.only(drawn))
     for g, share in zip(drawn, shares, strict=True):
         audit.groups[g]["histogram"] = share
@@ -114,8 +123,6 @@ def _add_distances(
     audit.metrics["wd"] = largest_wd(scores, reference, **resampling)
     weights = scores.weights.sum(0)
     means = scores.total(weights * scores.values) / scores.total(weights)
-    if pair is not None and means[pair[0]] < means[pair[1]]:
-        pair = pair[::-1]
     _add_pair(audit, "w1", "mean_score", pair, means, counts)
 
 
@@ -134,7 +141,9 @@ def _add_pair(
 ) -> None:
     """The two groups behind a metric, the one with the higher of the values (G,) first."""
     if pair is not None:
-        audit.pairs[metric] = group_pair(compared, counts.names, values, counts.sizes(), pair)
+        high_first = sorted(pair, key=lambda g: -values[g])
+        sizes = counts.sizes()
+        audit.pairs[metric] = group_pair(compared, counts.names, values, sizes, high_first)
 
 
 def _cross_entropy(score: Tensor, y: Tensor) -> Tensor:

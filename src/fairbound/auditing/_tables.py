@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairbound._utils.files import write_text
 from fairbound._utils.sentences import counted, listing
 from fairbound.auditing import _findings as findings
-from fairbound.metrics._intervals import UNDEFINED, IntervalEstimate
+from fairbound.metrics._intervals import IntervalEstimate
 from fairbound.metrics._reference_gaps import NOT_COMPARED
 from fairbound.reports._page import Line, PageSection, Words, page, synthetic_banner
 from fairbound.reports._table import MARK, WHOLE, Measured, ReportTable
@@ -41,7 +42,6 @@ _SHORT = {  # headings of the columns of the table of groups that a terminal sho
     "accuracy": "acc",
     "auc": "AUC",
 }
-SCORED = ("auc", "calibration_gap", "loss")
 COUNTS = {  # headings of counts, which stand side by side
     "true_positives": "TP",
     "false_positives": "FP",
@@ -56,14 +56,13 @@ INDEPENDENT = (
 )
 
 
-def measured_cell(measured: IntervalEstimate | None, why: str = "") -> Measured:
+def measured_cell(measured: IntervalEstimate, why: str = "") -> Measured:
     """An estimate with its interval.
 
     Args:
-        measured: the estimate, if there is one.
+        measured: the estimate.
         why: it is undefined, where it is.
     """
-    measured = measured or UNDEFINED
     return Measured(*measured, note=why if measured.value is None else "")
 
 
@@ -146,24 +145,19 @@ def groups_table(audit: Audit, most: int | None = None) -> ReportTable:
         most: groups in the table; by default all.
     """
     groups = sorted(audit.groups, key=lambda group: -group.examples)[:most]
-    scored = [name for name in SCORED if any(getattr(group, name) for group in groups)]
-    gaps = {rate for group in groups for rate in group.against_reference}
+    compared = {rate for group in groups for rate in group.against_reference}
     rows = []
     for group in groups:
-        is_reference = group.name == audit.reference
-        row: dict[str, Any] = {
-            "group": Measured(group.name, note="reference" if is_reference else ""),
-            "examples": group.examples,
-            **group.counts,
-        }
-        for rate, measured in group.rates.items():
-            row[rate] = measured_cell(measured, findings.why_no_rate(rate))
-        for name in scored:
-            row[name] = measured_cell(getattr(group, name), "needs both labels")
-        for rate in filter(gaps.__contains__, group.rates):
-            gap = group.against_reference.get(rate, NOT_COMPARED)
-            row[f"{rate}_difference"] = measured_cell(gap.difference)
-            row[f"{rate}_ratio"] = measured_cell(gap.ratio)
+        note = "reference" if group.name == audit.reference else ""
+        row: dict[str, Any] = {"group": Measured(group.name, note=note), "examples": group.examples}
+        row |= group.counts
+        for name, measured in group.measured.items():
+            row[name] = measured_cell(measured, findings.why_no_rate(name))
+        for rate in group.rates:
+            if rate in compared:
+                gap = group.against_reference.get(rate, NOT_COMPARED)
+                row[f"{rate}_difference"] = measured_cell(gap.difference)
+                row[f"{rate}_ratio"] = measured_cell(gap.ratio)
         rows.append(row)
     headings = {name: COUNTS.get(name, findings.title(name)) for name in rows[0]}
     words = findings.RATE_WORDS | {name: findings.named(name) for name in COUNTS}
@@ -186,19 +180,21 @@ def metrics_table(audit: Audit) -> ReportTable:
     rows = []
     for name, measured in audit.metrics.items():
         meaning, source = findings.explained(name)
-        why = findings.why_undefined(audit, name) if measured.value is None else ""
-        rows.append(
-            {
-                "metric": name,
-                "value": Measured(*measured),
-                "defined by": why or source,
-                "meaning": capital(meaning),
-            }
-        )
-    shown = ("metric", "value", "defined by")
-    return ReportTable.of_rows("Metrics", rows, formats={"value": number}).with_short(
-        dict(zip(shown, shown, strict=True)), shown
-    )
+        row = {
+            "metric": name,
+            "value": Measured(*measured),
+            "defined by": _why_undefined(audit, name) or source,
+            "meaning": capital(meaning),
+        }
+        rows.append(row)
+    table = ReportTable.of_rows("Metrics", rows, formats={"value": number})
+    shown = {name: name for name in ("metric", "value", "defined by")}
+    return table.with_short(shown, shown)
+
+
+def _why_undefined(audit: Audit, name: str) -> str:
+    """Why a metric is undefined, if it is."""
+    return findings.why_undefined(audit, name) if audit.metrics[name].value is None else ""
 
 
 def pairs_table(audit: Audit) -> ReportTable:
@@ -221,12 +217,11 @@ def metric_changes_table(comparison: Comparison) -> ReportTable:
     audits = dict(zip(comparison.names, (comparison.first, comparison.second), strict=True))
     rows = []
     for name, measured in comparison.metrics.items():
-        row: dict[str, Any] = {"metric": name}
-        for side, audit in audits.items():
-            value = audit.metrics[name]
-            why = findings.why_undefined(audit, name) if value.value is None else ""
-            row[side] = measured_cell(value, why)
-        rows.append(row | {"change": _changed(measured)})
+        both = {
+            side: measured_cell(audit.metrics[name], _why_undefined(audit, name))
+            for side, audit in audits.items()
+        }
+        rows.append({"metric": name, **both, "change": _changed(measured)})
     first, second = audits
     table = ReportTable.of_rows(
         f"Comparison: {first} (first) and {second} (second)",
@@ -249,18 +244,18 @@ def group_changes_table(comparison: Comparison) -> ReportTable:
         if group.name in comparison.groups
     ][:MAX_LISTED]
     shared = [name for name in rows[0] if all(name in row for row in rows)]
+    examples = {"first": "Examples in the first", "second": "in the second"}
     return ReportTable.of_rows(
         "Changes by group",
         [{name: row[name] for name in shared} for row in rows],
-        formats=dict.fromkeys(shared, signed) | {"first": WHOLE, "second": WHOLE},
-        headings={name: findings.title(name) for name in shared}
-        | {"first": "Examples in the first", "second": "in the second"},
+        formats=dict.fromkeys(shared, signed) | dict.fromkeys(examples, WHOLE),
+        headings={name: findings.title(name) for name in shared} | examples,
     )
 
 
 def _changed(measured: IntervalEstimate) -> Measured:
     cell = measured_cell(measured, "undefined in one of the two")
-    return cell._replace(differs=findings.excludes_zero(measured))
+    return cell._replace(differs=measured.excludes_zero)
 
 
 # Verdicts -----------------------------------------------------------------------------------------
@@ -297,17 +292,15 @@ def verdict_table(gaps: Sequence[Gap], level: float) -> ReportTable:
 
 
 def _verdict_row(gap: Gap, *mirrored: Gap) -> dict[str, Any]:
-    """The gap that decides about its row; a minimum is stored with its sign turned."""
-    sign = -1.0 if gap.minimum else 1.0
-    low, high = sorted((sign * (gap.low or 0.0), sign * (gap.high or 0.0)))
-    limit = max(each.at_most or 0.0 for each in (gap, *mirrored))
+    """The gap that decides about its row."""
+    shown = _as_meant(replace(gap, at_most=max(each.at_most or 0.0 for each in (gap, *mirrored))))
     fewest, most = gap.needed_between or (0.0, 0.0)
     ends = f"{_rough(fewest)}-{_rough(most)}" if most < BILLION else f"{_rough(fewest)}+"
     return {
         "constraint": gap.name,
-        "value": Measured(sign * (gap.estimate or 0.0), low, high),
-        "limit alone": f"{'>= ' if gap.minimum else ''}{number(sign * limit)}",
-        "bound": number(sign * gap.bound),
+        "value": Measured(shown.estimate, shown.low, shown.high),
+        "limit alone": f"{'>= ' if gap.minimum else ''}{number(shown.at_most)}",
+        "bound": number(shown.bound),
         "verdict": Measured(gap.decision, differs=gap.decision == "violated"),
         "examples to decide": ends if gap.decision == "undecided" else "",
     }
@@ -326,11 +319,9 @@ def _reasons(untested: Sequence[Gap]) -> Iterator[str]:
 
 def _pairs(gaps: Sequence[Gap]) -> list[list[Gap]]:
     """The gaps, where A - B and B - A are one pair: the one nearer to its bound comes first."""
-    pairs: dict[Any, list[Gap]] = {}
+    pairs: dict[int, list[Gap]] = {}
     for gap in gaps:
-        size = None if gap.estimate is None else abs(gap.estimate)
-        key = sorted(gap.name.split(" ")), size, gap.bound, gap.minimum
-        pairs.setdefault(str(key), []).append(gap)
+        pairs.setdefault(gap.pair, []).append(gap)
     return [sorted(pair, key=nearness, reverse=True) for pair in pairs.values()]
 
 
@@ -342,39 +333,44 @@ def conclusion(gap: Gap, decision: Decision, level: float) -> str:
         decision: of the verdict.
         level: of confidence.
     """
+    if gap.needed is None:
+        return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
     sure, population = (
         f"at {confidence(level)} confidence",
         "the population that these examples were drawn from",
     )
-    sign = -1.0 if gap.minimum else 1.0
-    bound = number(sign * gap.bound)
+    shown = _as_meant(gap)
+    low, high, limit, bound = map(number, (shown.low, shown.high, shown.at_most, shown.bound))
     asked = f"at least {bound} is required" if gap.minimum else f"{bound} is allowed"
     if decision == "holds":
-        assert gap.at_most is not None
-        end = f"at {'least' if gap.minimum else 'most'} {number(sign * gap.at_most)}"
+        end = f"at {'least' if gap.minimum else 'most'} {limit}"
         every = f"Holds: {sure} every constraint holds for {population}"
         return f"{every}; nearest to its bound is {gap.name!r}, {end} where {asked}."
-    if gap.needed is None:
-        return f"Undecided: {gap.reason} (for {gap.name!r}); collect more, or merge groups."
-    low, high = sorted((sign * (gap.low or 0), sign * (gap.high or 0)))
     if decision == "violated":
-        end = f"at most {number(high)}" if gap.minimum else f"at least {number(low)}"
+        end = f"at most {high}" if gap.minimum else f"at least {low}"
         return (
             f"Violated: {sure}, for all constraints together, {gap.name!r} is {end} for"
             f" {population}, and {asked}."
         )
-    between = f"{gap.name!r} is between {number(low)} and {number(high)}"
-    return f"Undecided: {between}, and {asked}. {_more(gap)}"
+    return f"Undecided: {gap.name!r} is between {low} and {high}, and {asked}. {_more(gap)}"
+
+
+def _as_meant(gap: Gap) -> Gap:
+    """A gap that can be tested as it is read: a minimum is stored with its sign turned."""
+    if not gap.minimum:
+        return gap
+    value, limit = -(gap.estimate or 0.0), -(gap.at_most or 0.0)
+    low, high = -(gap.high or 0.0), -(gap.low or 0.0)
+    return replace(gap, estimate=value, bound=-gap.bound, low=low, high=high, at_most=limit)
 
 
 def _more(gap: Gap) -> str:
     """How many more examples decide if the truth is within a standard error of the estimate."""
-    assert gap.needed is not None
-    assert gap.needed_between is not None
-    counts = (gap.needed_between[0], gap.needed, gap.needed_between[1])
+    least, largest = gap.needed_between or (0.0, 0.0)
+    counts = (least, gap.needed or 0.0, largest)
     fewest, likely, most = (_rough(count - gap.examples) for count in counts)
     more = f"more examples of {gap.cell!r}, and of the others in proportion"
-    if gap.needed_between[1] < BILLION:
+    if largest < BILLION:
         return f"{fewest} to {most} {more}, would decide."
     at_bound = "if the true value is at the bound, no number of examples decides"
     return f"It takes at least {fewest}, perhaps more than {likely} {more}; {at_bound}."
@@ -432,28 +428,22 @@ def _question(audit: Audit, most: int) -> PageSection:
     tables = [error_rate_table(audit, rate, most) for rate in asked]
     if not audit.labeled:
         title, tables = "Who is selected?", [selection_table(audit, most)]
-    body: list[Any] = [
-        Line(findings.finding(audit, rate), lead=f"{findings.QUESTIONS[rate][0]}.")
-        for rate in asked
-    ]
-    has_intervals = any(measured.low is not None for measured in audit.metrics.values())
+    body: list[Any] = [] if tables else ["No error rate is defined here: see the notes."]
+    for rate in asked:
+        body.append(Line(findings.finding(audit, rate), lead=f"{findings.QUESTIONS[rate][0]}."))
+    body += [PageSection(title=table.title, body=[table]) for table in tables]
     ends = f"{confidence(audit.level)} intervals, conservative for gaps"
-    small = [group for group in audit.groups if group not in audit.compared and group.examples]
-    few = listing([f"{group.name} ({group.examples:,})" for group in small], 20)
-    reference = (
-        f"Reference group: {audit.reference};"
-        f" {ends if has_intervals else 'values only, without intervals'}."
+    if all(measured.low is None for measured in audit.metrics.values()):
+        ends = "values only, without intervals"
+    explained = (
+        f"Reference group: {audit.reference}; {ends}."
         f" {MARK} beyond chance, with all groups counted; an interval is for one group alone."
     )
-    skipped = f" Not compared, with fewer than {audit.min_size} examples: {few}." if small else ""
-    return PageSection(
-        title=title,
-        body=[
-            *(body if tables else ["No error rate is defined here: see the notes."]),
-            *(PageSection(title=table.title, body=[table]) for table in tables),
-            Line(f"{reference}{skipped}", "soft"),
-        ],
-    )
+    small = [group for group in audit.groups if group not in audit.compared and group.examples]
+    if small:
+        few = listing([f"{group.name} ({group.examples:,})" for group in small], 20)
+        explained += f" Not compared, with fewer than {audit.min_size} examples: {few}."
+    return PageSection(title=title, body=[*body, Line(explained, "soft")])
 
 
 def _numbers(audit: Audit, most: int) -> list[PageSection]:
@@ -490,7 +480,7 @@ def _everything(audit: Audit) -> list[Any]:
     from fairbound.auditing import _figures as figures
 
     return [
-        _question(audit, figures.MAX_GROUPS),
+        _question(audit, figures.MAX_DRAWN_GROUPS),
         *figures.sections(audit),
         *_numbers(audit, MAX_LISTED),
     ]
@@ -534,16 +524,11 @@ def audit_page(audit: Audit, *, heading: str = "", command: str = "") -> str:
         for part in audit.parts
     ]
     alone = PageSection(title="Each attribute alone", body=[*_alone(audit), *parts])
-    return page(
+    about = _about(facts, command, audit, audit.notes)
+    return _page(
         heading or f"Fairness audit{': ' if audit.source else ''}{audit.source}",
-        [
-            *_warning(audit),
-            question,
-            _about(facts, command, audit, audit.notes),
-            *others,
-            *([alone] if parts else []),
-            _reading(audit),
-        ],
+        [question, about, *others, *([alone] if parts else [])],
+        [audit],
         below=findings.summary(audit),
     )
 
@@ -573,10 +558,9 @@ def comparison_page(
         PageSection(title=f"The audit of {name}", body=_everything(audit), is_folded=True)
         for name, audit in audits.items()
     ]
-    return page(
+    return _page(
         heading or f"Comparison of two audits: {', '.join(comparison.names)}",
         [
-            *(_warning(first) or _warning(second)),
             *opening,
             _about(facts, command, first, comparison.notes),
             PageSection(title="What changes", body=[INDEPENDENT, metric_changes_table(comparison)]),
@@ -589,9 +573,18 @@ def comparison_page(
                 ],
             ),
             PageSection(title="Both audits", body=folded),
-            _reading(first),
         ],
+        [first, second],
     )
+
+
+def _page(heading: str, body: Sequence[Any], audits: Sequence[Audit], below: str = "") -> str:
+    """The page between a warning of synthetic data and how to read it."""
+    is_synthetic = any(audit.source.startswith("synthetic") for audit in audits)
+    words = Words("reading_audit.html", {"level": confidence(audits[0].level)})
+    reading = PageSection(title="How to read this", body=[words])
+    banner = [synthetic_banner()] if is_synthetic else []
+    return page(heading, [*banner, *body, reading], below=below)
 
 
 def write_page(
@@ -607,28 +600,18 @@ def write_page(
 def _about(
     facts: Mapping[str, str], command: str, audit: Audit, notes: Sequence[str]
 ) -> PageSection:
-    made = f"{datetime.date.today().isoformat()}, fairbound {version('fairbound')}"
     known = {
         **facts,
         "Groups": f"{len(audit.groups):,}, by {' x '.join(audit.attributes)}",
         "Reference group": audit.reference,
         "Intervals": confidence(audit.level),
-        "Made": made,
+        "Made": f"{datetime.date.today()}, fairbound {version('fairbound')}",
         "Command": command,
     }
     shown = {name: words for name, words in known.items() if words}
     return PageSection(title="About this audit", body=[shown, *_notes(notes)])
 
 
-def _warning(audit: Audit) -> list[Line]:
-    return [synthetic_banner()] if audit.source.startswith("synthetic") else []
-
-
 def _notes(notes: Sequence[str]) -> list[PageSection]:
     sentences = [f"{capital(note)}." for note in notes]
     return [PageSection(title="Notes", body=[sentences], kind="notes")] if notes else []
-
-
-def _reading(audit: Audit) -> PageSection:
-    words = Words("reading_audit.html", {"level": confidence(audit.level)})
-    return PageSection(title="How to read this", body=[words])

@@ -38,7 +38,7 @@ BLOCK_BYTES = 1 << 24  # of a batch
 MOST_CODES = 50
 
 _WHOLE = r"^[+-]?\d+$"
-PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
+_PERCENT = r"^[+-]?\d+([.,]\d+)?\s?%$"
 TRUTH = r"^(?i:true|false)$"
 COMMA_DECIMAL = r"^[+-]?\d+(,\d+)?$"  # 0,5 as much of the world writes it
 COMMAS_OF_THOUSANDS = r"^[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?$"
@@ -346,7 +346,7 @@ def _typed(text: Any, name: str, sep: str, settings: FileSettings, notes: list[s
         return text.cast(arrow.float64())
     if all_match(TRUTH):
         return compute.equal(compute.utf8_lower(text), "true")
-    if all_match(PERCENT):
+    if all_match(_PERCENT):
         notes.append(f"the column {name!r} has percentages: 45% was read as 0.45")
         return compute.divide(without(r"\s?%"), 100.0)
     numbers = _cast(text, arrow.int64()) or _cast(text, arrow.float64())

@@ -21,7 +21,7 @@ from fairbound.columns._vectors import as_numbers, group_names
 MAX_GROUPS = 500  # whose pairs still fit in memory
 # groups that may be small: beyond, a column with small groups holds numbers, not groups
 MAX_SMALL_GROUPS = 20
-MIN_GROUP_SIZE = 10  # mean number of examples in a group that is not small
+_MIN_GROUP_SIZE = 10  # mean number of examples in a group that is not small
 SUBGROUPS = ("intersectional", "marginal", "both")
 
 
@@ -111,7 +111,7 @@ class GroupColumn:
         attributes = tuple(Coded.of(name, columns[name].values) for name in names)
         grouping = Intersection(attributes).group({name: columns[name].values for name in names})
         rows = len(grouping.ids)
-        too_small = len(grouping) > MAX_SMALL_GROUPS and rows < MIN_GROUP_SIZE * len(grouping)
+        too_small = len(grouping) > MAX_SMALL_GROUPS and rows < _MIN_GROUP_SIZE * len(grouping)
         if len(grouping) > MAX_GROUPS or too_small:
             raise ValueError(
                 f"sensitive_features has {len(grouping):,} different entries for {rows:,}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fairbound._utils.optional import need
 from fairbound.columns._column import column_named, is_missing
 
-FORM = (
+_FORM = (
     "write it as in \"race in ('A', 'B') and age >= 18\", with names that hold spaces between"
     " backticks"
 )
@@ -57,8 +57,8 @@ def holds(condition: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.boo
     except (SyntaxError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
         # a number is compared with text
         why = f" ({error})" if isinstance(error, TypeError) else ""
-        raise ValueError(f"the condition {condition!r} cannot be read{why}; {FORM}") from error
+        raise ValueError(f"the condition {condition!r} cannot be read{why}; {_FORM}") from error
     if rows.dtype != bool or not values:
-        raise ValueError(f"the condition {condition!r} compares nothing; {FORM}")
+        raise ValueError(f"the condition {condition!r} compares nothing; {_FORM}")
     missing = np.logical_or.reduce([is_missing(column) for column in values.values()])
     return np.asarray(rows & ~missing)

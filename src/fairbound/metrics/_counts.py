@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairbound._utils.sentences import listing
+from fairbound._utils.sentences import did_you_mean
 from fairbound.columns._vectors import (
     as_binary,
     as_numbers,
@@ -184,6 +184,10 @@ class Counts:
         """(G,) examples of every group."""
         return self.examples.sum((1, 2))
 
+    def largest(self, most: int) -> list[int]:
+        """The numbers of the groups with the most examples, the largest first."""
+        return self.sizes().argsort(descending=True, stable=True)[:most].tolist()
+
     def numbered(self, reference: str | None) -> int:
         """The number of the reference group; None: the largest one that has weight."""
         sizes = self.sizes() * (self.weight.sum((1, 2)) > 0)
@@ -217,7 +221,7 @@ def numbered_reference(names: Sequence[str], reference: str | None, sizes: Tenso
     if reference is None:
         return int(sizes.argmax())
     if reference not in names:
-        raise ValueError(f"the reference group {reference!r} is none of {listing(names, 8)}")
+        raise ValueError(f"no group is called {reference!r}; {did_you_mean(reference, names)}")
     return names.index(reference)
 
 

@@ -118,12 +118,17 @@ def from_mean(losses: Tensor) -> Tensor:
     return (losses - losses.mean(-1, keepdim=True)).abs().amax(-1)
 
 
-LOSS_GAPS = {  # name -> words
-    "loss": "mean loss, over all groups",
-    "loss_difference": "difference in mean loss: all others minus the reference group",
-    "largest_loss_gap": "difference in mean loss: largest minus smallest",
+_CROSS_ENTROPY = "cross-entropy of the scores"
+LOSS_GAPS = {  # name -> words, source
+    "loss": ("mean loss, over all groups", _CROSS_ENTROPY),
+    "loss_difference": (
+        "difference in mean loss: all others minus the reference group",
+        _CROSS_ENTROPY,
+    ),
+    "largest_loss_gap": ("difference in mean loss: largest minus smallest", _CROSS_ENTROPY),
     "largest_loss_gap_from_mean": (
-        "largest distance of a group's mean loss from the mean over groups"
+        "largest distance of a group's mean loss from the mean over groups",
+        "the paper, eq. (4)",
     ),
 }
 

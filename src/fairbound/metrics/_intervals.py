@@ -50,12 +50,16 @@ class IntervalEstimate(NamedTuple):
     low: float | None = None
     high: float | None = None
 
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the whole interval lies on one side of 0."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
     def __str__(self) -> str:
         if self.value is None:
             return "undefined"
-        return f"{self.value:.4f}" + (
-            "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
-        )
+        ends = "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
+        return f"{self.value:.4f}{ends}"
 
     @staticmethod
     def within(value: float, ends: tuple[float, float]) -> IntervalEstimate:
@@ -72,15 +76,11 @@ def estimates(
 ) -> list[IntervalEstimate]:
     """One for each number (G,), with ends that are widened to hold it; UNDEFINED where it is not
     defined, without ends where these are not known."""
-    known = defined if known is None else known
-    columns = [value]
-    if ends:
-        columns += [ends[0].minimum(value), ends[1].maximum(value)]
+    known = defined if known is None else defined & known
+    columns = value, ends[0].minimum(value), ends[1].maximum(value), defined, known
     return [
-        (IntervalEstimate(*row) if has_ends else IntervalEstimate(row[0])) if ok else UNDEFINED
-        for row, ok, has_ends in zip(
-            torch.stack(columns, -1).tolist(), defined.tolist(), known.tolist(), strict=True
-        )
+        IntervalEstimate(number if ok else None, *(row if has_ends else ()))
+        for number, *row, ok, has_ends in zip(*(part.tolist() for part in columns), strict=True)
     ]
 
 

@@ -74,8 +74,8 @@ def reference_gaps(
     """
     check_level(level)
     at, sizes = counts.names.index(reference), counts.sizes()
-    order = sizes.argsort(descending=True, stable=True)[:MAX_REFERENCE_GAPS].tolist()
-    compared = [g for g in order if g != at and sizes[g] >= max(min_size, 1)]
+    largest = counts.largest(MAX_REFERENCE_GAPS)
+    compared = [g for g in largest if g != at and sizes[g] >= max(min_size, 1)]
     gaps: dict[str, dict[str, ReferenceGap]] = {counts.names[g]: {} for g in compared}
     rates, rng = counts.rates(), np.random.default_rng(seed)
     for name in compared_rates:
@@ -97,6 +97,6 @@ def reference_gaps(
             strict=True,
         )
         for gap, over, is_clear, g in pairs:
-            beyond_chance = bool(is_clear) and not gap.low <= 0 <= gap.high  # type: ignore[operator]
-            gaps[counts.names[g]][name] = ReferenceGap(gap, over, beyond_chance)
+            is_beyond = bool(is_clear) and gap.excludes_zero
+            gaps[counts.names[g]][name] = ReferenceGap(gap, over, is_beyond)
     return gaps

@@ -79,6 +79,7 @@ TITLE = "title: "  # how a group's id begins that becomes a title
 STUBS = ((0, 1), (3, 2))  # matplotlib's markers TICKLEFT, TICKRIGHT; TICKDOWN, TICKUP
 # sixteenths: where error bars are not, first
 TURNS = (2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11, 0, 8, 4, 12)
+DISTANCES = (9, 18, 30, 45, 65, 90, 120, 160, 210)  # of a label from its point
 
 
 @contextmanager
@@ -181,49 +182,31 @@ def label_points(
     figure = axes.get_figure(root=True)
     figure.draw_without_rendering()
     scale = 72 / figure.dpi
-    left, bottom, right, top = axes.get_window_extent().extents * scale
+    corners = axes.get_window_extent().get_points() * scale  # lower left, upper right
     places = axes.transData.transform(points) * scale
-    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
-    for point, (x, y), name, color in zip(points, places, names, colors, strict=True):
-        settings = {
-            "textcoords": "offset points",
-            "ha": "center",
-            "va": "center",
-            "color": color,
-            "zorder": 4,
-        }
+    distance, angle = np.array([*product(DISTANCES, TURNS)]).T * [[1], [math.tau / 16]]
+    taken = np.stack([places - 6, places + 6], 1)  # (areas, 2 corners, 2)
+    for point, place, name, color in zip(points, places, names, colors, strict=True):
+        settings = {"textcoords": "offset points", "ha": "center", "va": "center", "zorder": 4}
         text = axes.annotate(name, point, (0, 0), **settings)
-        extent = text.get_window_extent()
+        half = text.get_window_extent().size / 2 * scale + [2, 0]
         text.remove()
-        width, height = extent.width / 2 * scale + 2, extent.height / 2 * scale
-        candidates = []
-        for distance, turn in product((9, 18, 30, 45, 65, 90, 120, 160, 210), TURNS):
-            angle = math.tau * turn / 16
-            offset = (distance + width) * math.cos(angle), (distance + height + 2) * math.sin(angle)
-            area = (
-                x + offset[0] - width,
-                y + offset[1] - height,
-                x + offset[0] + width,
-                y + offset[1] + height,
-            )
-            if left <= area[0] and area[2] <= right and bottom <= area[1] and area[3] <= top:
-                candidates.append(
-                    (sum(_overlap(area, other) for other in taken), distance, offset, area)
-                )
-        nowhere = (0.0, 0, (0.0, 0.0), (x, y, x, y))
-        _, distance, offset, area = min(
-            candidates, key=lambda candidate: candidate[:2], default=nowhere
+        reach = distance[:, None] + half + [0, 2]
+        offsets = reach * np.c_[np.cos(angle), np.sin(angle)]
+        areas = (place + offsets)[:, None] + [-half, half]
+        fits = ((areas >= corners[0]) & (areas <= corners[1])).all((1, 2))
+        shared = np.minimum(areas[:, None, 1], taken[:, 1]) - np.maximum(
+            areas[:, None, 0], taken[:, 0]
         )
+        covered = shared.clip(0).prod(-1).sum(-1)
+        best = np.lexsort((distance, covered, ~fits))[0]
+        offset, far = (offsets[best], distance[best] > 18) if fits[best] else ((0, 0), False)
         line = {"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 4}
         text = axes.annotate(
-            name, point, offset, **settings, arrowprops=line if distance > 18 else None
+            name, point, offset, color=color, **settings, arrowprops=line if far else None
         )
         text.set_in_layout(False)
-        taken.append(area)
-
-
-def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+        taken = np.concatenate([taken, areas[[best]]])
 
 
 # SVG for a page -----------------------------------------------------------------------------------

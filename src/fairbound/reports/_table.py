@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import re
 import unicodedata
@@ -15,7 +16,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from fairbound.reports._words import (
-    MISSING,
+    NO_VALUE,
     harmless,
     interval,
     is_none,
@@ -23,7 +24,7 @@ from fairbound.reports._words import (
     with_deviation,
 )
 
-PAPER = "paper"  # of a column: the paper's figures beside ours
+_PAPER = "paper"  # of a column: the paper's figures beside ours
 MARK = "*"  # after a figure that stands out
 WHOLE, PERCENT, SHORT = "{:,.0f}", "{:.0%}", "{:.3g}"  # formats of a column
 WIDTH = 80  # letters in a line of a terminal
@@ -65,6 +66,21 @@ class ShownColumn(NamedTuple):
     details: dict[str, list[str]]  # e.g. the paper's figures; columns of their own in text
     notes: list[str]  # below the figures on a page
     marked: list[bool]
+
+    def cell(self, i: int, shaded: bool, links: Mapping[str, str]) -> TableCell:
+        """The cell of a page in row i."""
+        figure, text = self.figures[i], self.text[i]
+        details = {label: texts[i] for label, texts in self.details.items() if texts[i] != NO_VALUE}
+        below = [self.notes[i], *(f"{label}: {words}" for label, words in details.items())]
+        return TableCell(
+            text,
+            _sort_key(figure),
+            self.ends[i],
+            "; ".join(filter(None, below)),
+            self.marked[i],
+            figure if shaded and not self.is_text else None,
+            links.get(text, ""),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +193,7 @@ class ReportTable:
             if isinstance(value, str):
                 return value
             if value is None or value != value:
-                return MISSING
+                return NO_VALUE
             return write(value) if math.isfinite(value) else "not finite"
 
         return written
@@ -194,12 +210,12 @@ class ReportTable:
         ends = [interval(*pair, write) for pair in zip(lows, fields.get("high", lows), strict=True)]
         marked = [mark == True for mark in fields.get("differs", [False] * rows)]  # noqa: E712
         if figures is None:  # an interval alone
-            text, figures, ends = [pair or MISSING for pair in ends], lows, [""] * rows
+            text, figures, ends = [pair or NO_VALUE for pair in ends], lows, [""] * rows
         else:
             text = _spreads(figures, fields.get("std"), write)
         details = {}
         if "paper mean" in fields:
-            details[PAPER] = _spreads(fields["paper mean"], fields["paper std"], write)
+            details[_PAPER] = _spreads(fields["paper mean"], fields["paper std"], write)
         return ShownColumn(
             self.headings.get(name, name),
             any(isinstance(figure, str) for figure in figures),
@@ -225,7 +241,7 @@ class ReportTable:
         not fit beside each other stand in blocks below each other."""
         if not self.columns:
             return ""
-        first, *others = [_TextColumn.of(*column) for column in self._written(visible)]
+        first, *others = itertools.starmap(_TextColumn.of, self._written(visible))
         texts = [column.width for column in others if column.is_text]
         room = width - sum(column.width + 1 for column in others if not column.is_text)
         least = sum(min(text, MIN_TEXT) + 1 for text in texts)
@@ -233,7 +249,7 @@ class ReportTable:
         share = max(MIN_TEXT, (room - first.width) // max(len(texts), 1) - 1)
         blocks, used = [[first]], first.width
         for column in others:
-            shown = column.narrowed(share) if column.is_text else column.narrowed(column.width)
+            shown = column.narrowed(share) if column.is_text else column
             if used + 1 + shown.width > width and len(blocks[-1]) > 1:
                 blocks.append([first])
                 used = first.width
@@ -243,30 +259,12 @@ class ReportTable:
 
     def rows(self, links: Mapping[str, str] | None = None) -> list[tuple[TableCell, ...]]:
         """The cells of a page; `links` are where names of rows lead."""
-        columns = []
-        for place, column in enumerate(self.columns):
-            below = [column.notes]
-            for label, texts in column.details.items():
-                below.append(["" if text == MISSING else f"{label}: {text}" for text in texts])
-            leads = links if links and place == 0 else {}
-            is_shaded = self.shaded and not column.is_text
-            columns.append(
-                [
-                    TableCell(
-                        text,
-                        _sort_key(figure),
-                        ends,
-                        "; ".join(filter(None, smalls)),
-                        is_marked,
-                        figure if is_shaded else None,
-                        leads.get(text, ""),
-                    )
-                    for text, figure, ends, is_marked, *smalls in zip(
-                        column.text, column.figures, column.ends, column.marked, *below, strict=True
-                    )
-                ]
-            )
-        return list(zip(*columns, strict=True))
+        leads = [links or {}, *[{}] * (len(self.columns) - 1)]
+        columns = [*zip(self.columns, leads, strict=True)]
+        return [
+            tuple(column.cell(i, self.shaded, leads) for column, leads in columns)
+            for i in range(len(self))
+        ]
 
     def records(self) -> list[dict[str, Any]]:
         """The rows for JSON, with every figure in full: a value, or a dictionary of its fields."""
@@ -317,7 +315,7 @@ def _spreads(
     if deviations is None:
         return list(map(write, means))
     pairs = zip(means, deviations, strict=True)
-    return [MISSING if is_none(mean) else with_deviation(mean, std, write) for mean, std in pairs]
+    return [NO_VALUE if is_none(mean) else with_deviation(mean, std, write) for mean, std in pairs]
 
 
 def _sort_key(figure: Any) -> str:
@@ -330,21 +328,19 @@ def _sort_key(figure: Any) -> str:
 
 
 class _TextColumn(NamedTuple):
-    """A column of a terminal: the lines of its heading and of its cells."""
+    """A column of a terminal: its heading and its cells, which are wrapped to a width."""
 
-    cells: list[list[str]]
+    texts: list[str]
     is_text: bool
     width: int
 
     @staticmethod
     def of(heading: str, cells: list[str], is_text: bool) -> _TextColumn:
         width = max(map(_width, (*cells, *heading.split(" "))))
-        return _TextColumn([[heading], *([cell] for cell in cells)], is_text, width)
+        return _TextColumn([heading, *cells], is_text, width)
 
     def narrowed(self, width: int) -> _TextColumn:
-        width = min(width, self.width)
-        cells = [_wrapped(cell[0], width) for cell in self.cells]
-        return _TextColumn(cells, self.is_text, width)
+        return self._replace(width=min(width, self.width))
 
 
 def _width(text: str) -> int:
@@ -363,7 +359,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _lines(columns: Sequence[_TextColumn]) -> Iterator[str]:
-    for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+    for place, texts in enumerate(zip(*(column.texts for column in columns), strict=True)):
+        widths = [column.width for column in columns]
+        cells = [*map(_wrapped, texts, widths)]
         height = max(map(len, cells))
         for i in range(height):
             line = []

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-MISSING = "—"
+NO_VALUE = "—"
 Write = Callable[[float], str]
 JOINERS = "\u200c\u200d"  # parts of letters of Persian, Hindi, ..., and of some pictures
 
