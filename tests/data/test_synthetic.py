@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from census import extract, needs_extract
 
-from fairbound.data import _codebook as codebook
+from fairbound.columns import _codebook as codebook
 from fairbound.data._synthetic import FEATURES, LABEL, band_of, facts, load, pick, population
 
 STATES = ("OK", "VA")
