@@ -30,9 +30,9 @@ LR = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class WholeVectors(Algorithm[Any]):
-    """SSL-ALM as a general method, which a loop runs on flat vectors."""
+    """SSL-ALM, or another multiplier method, as a general one, which a loop runs on flat vectors."""
 
-    inside: SSLALM = SSLALM(samples=1)  # noqa: RUF009  (frozen)
+    inside: MultiplierMethod[Any] = SSLALM(samples=1)  # noqa: RUF009  (frozen)
 
     def init(
         self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None

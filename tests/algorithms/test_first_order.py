@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transcription import draws
+from transcription import draws, path
 
 from fairbound.algorithms import SGD, DescentAscent, Penalty
 from fairbound.algorithms.schedules import InverseSqrt, Linear
@@ -15,26 +15,18 @@ from fairbound.core import Draw, Sample
 
 def test_sgd() -> None:
     functions, samples, x = draws(3)
-    method = SGD(tau=InverseSqrt(0.1))
-    point = torch.tensor(x)
-    state = method.init(point, 3)
-    for k in range(3):
-        d, state = method.update(point, state, Draw.of(samples[k]))
-        point = point + d
+    for k, (point, _) in enumerate(path(SGD(tau=InverseSqrt(0.1)), samples, x)):
         x = x - 0.1 / np.sqrt(k + 1) * functions[k].gradient(x)
         assert np.allclose(point, x, atol=1e-12)
 
 
 def test_penalty() -> None:
     functions, samples, x = draws(3)
-    method = Penalty(tau=0.05, weight=0.7)
-    point = torch.tensor(x)
-    state = method.init(point, 3)
-    for k in range(3):
-        d, state = method.update(point, state, Draw.of(samples[k]))
-        point = point + d
-        weights = 0.7 * (functions[k].c(x) > 0)
-        x = x - 0.05 * (functions[k].gradient(x) + functions[k].jacobian(x).T @ weights)
+    for one, (point, _) in zip(
+        functions, path(Penalty(tau=0.05, weight=0.7), samples, x), strict=True
+    ):
+        weights = 0.7 * (one.c(x) > 0)
+        x = x - 0.05 * (one.gradient(x) + one.jacobian(x).T @ weights)
         assert np.allclose(point, x, atol=1e-12)
 
 
@@ -56,15 +48,10 @@ def test_penalty_with_both_sides_at_bound_zero_is_eq_13() -> None:
 def test_descent_ascent(second: bool) -> None:
     functions, samples, x = draws(8)
     method = DescentAscent(tau=Linear(0.1, 4, 0.5), eta=0.3, y_max=0.6, second=second)
-    point = torch.tensor(x)
-    state = method.init(point, 3)
     y = np.zeros(3)
-    for k in range(4):
-        pair = (2 * k, 2 * k + 1) if second else (2 * k,)
-        d, state = method.update(point, state, Draw.of(*(samples[i] for i in pair)))
-        point = point + d
+    for k, (point, state) in enumerate(path(method, samples[: 4 * method.draws], x)):
         tau = 0.1 * (1 - 0.5 * k / 4)
-        first, last = functions[pair[0]], functions[pair[-1]]
+        first, last = functions[k * method.draws], functions[(k + 1) * method.draws - 1]
         c = last.c(x)
         x = x - tau * (first.gradient(x) + first.jacobian(x).T @ y)
         y = np.minimum(np.maximum(y + 0.3 * c, 0), 0.6)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transcription import Quadratic, draws
+from transcription import Quadratic, draws, path
 
 from fairbound.algorithms import SSLALM
 from fairbound.algorithms.schedules import Linear
@@ -56,16 +56,10 @@ def test_steps(samples: int, mu: float, clamp: bool) -> None:
     method = SSLALM(
         tau=0.05, eta=0.4, rho=1.5, mu=mu, beta=0.3, y_max=1.0, samples=samples, clamp=clamp
     )
-    point = torch.tensor(x)
-    first = made[0](point)
-    state = method.init(point, 3, first)
     slack = np.maximum(-functions[0].c(x), 0)
     own = {"y": np.zeros(3), "s": slack, "zx": x.copy(), "zs": slack.copy(), "resets": 0}
-    for k in range(5):
-        chosen = range(k * samples, (k + 1) * samples)
-        d, state = method.update(point, state, Draw.of(*(made[i] for i in chosen)))
-        point = point + d
-        parts = tuple(functions[chosen[i]] for i in ROLES[samples])
+    for k, (point, state) in enumerate(path(method, made, x, first=made[0](torch.tensor(x)))):
+        parts = tuple(functions[k * samples + i] for i in ROLES[samples])
         x, own = numpy_step(parts, x, own, 0.05, 0.4, 1.5, mu, 0.3, 1.0, clamp)
         assert np.allclose(point, x, atol=1e-10)
         for name, expected in own.items():
@@ -85,13 +79,10 @@ def test_steps_with_lag(mu: float) -> None:
     tau, eta, rho, beta, y_max = 0.05, 0.4, 1.5, 0.3, 1.5
     method = SSLALM(tau=tau, eta=eta, rho=rho, mu=mu, beta=beta, y_max=y_max, samples=1, lag=True)
     assert (method.draws, method.evaluates, method.smoothing is None) == (1, ("fc",), mu == 0)
-    point = torch.tensor(x)
-    state = method.init(point, 3, made[0](point), torch.tensor(equal))
+    first = made[0](torch.tensor(x))
     s = np.where(equal, 0, np.maximum(-functions[0].c(x), 0))
     y, r, zx, zs, resets = np.zeros(3), np.zeros(3), x, s, 0
-    for k in range(8):
-        d, state = method.update(point, state, Draw.of(made[k]))
-        point = point + d
+    for k, (point, state) in enumerate(path(method, made, x, first=first, equality=equal)):
         w = y + rho * r
         r = functions[k].c(x) + s
         y = y + eta * r
@@ -122,23 +113,6 @@ def test_lag_is_for_one_mini_batch(samples: int) -> None:
         SSLALM(samples=samples, lag=True)
 
 
-@pytest.mark.parametrize(("lag", "limit"), [(True, 1.0), (False, 2.0)])
-def test_the_penalty_is_stable_below_its_limit(lag: bool, limit: float) -> None:
-    """c = 2 x = 0, eta = 0: with a = tau rho |J|^2 the roots of z^2 - z + a = 0 (lag) or z = 1 - a
-    decide."""
-    sample = Sample.of(lambda x: (0 * x.sum(), 2 * x))
-    for share in (0.9, 1.1):
-        method = SSLALM(
-            tau=0.05, eta=0.0, rho=share * limit / (0.05 * 4), mu=0.0, samples=1, lag=lag
-        )
-        x = torch.ones(1, dtype=torch.float64)
-        state = method.init(x, 1, None, torch.tensor([True]))
-        for _ in range(200):
-            d, state = method.update(x, state, Draw.of(sample))
-            x = x + d
-        assert (abs(float(x)) < 1e-3) if share < 1 else (abs(float(x)) > 1e3)
-
-
 def test_scheduled_steps_fall() -> None:
     _, made, x = draws(2)
     method = SSLALM(
@@ -167,16 +141,11 @@ def test_a_strictly_feasible_optimum_is_left_alone_only_with_the_slack_started()
     """F = x^2/2, c = x - 1, start at the solution 0: pushed to 0.37 from slack 0, never moves from
     slack 1."""
     sample = Sample.of(lambda x: (0.5 * x @ x, x - 1))
-    furthest = {}
+    x, furthest = torch.zeros(1, dtype=torch.float64), {}
     for from_first in (True, False):
         method = SSLALM(tau=0.01, eta=0.01, rho=1.0, slack_from_first=from_first)
-        x = torch.zeros(1, dtype=torch.float64)
-        state = method.init(x, 1, sample(x))
-        furthest[from_first] = 0.0
-        for _ in range(500):
-            d, state = method.update(x, state, Draw.of(sample, sample))
-            x = x + d
-            furthest[from_first] = max(furthest[from_first], float(x.abs()))
+        points = path(method, [sample] * 1000, x, 1, first=sample(x))
+        furthest[from_first] = max(float(point.abs()) for point, _ in points)
     assert furthest[True] == 0
     assert furthest[False] == pytest.approx(0.37, abs=0.02)
 

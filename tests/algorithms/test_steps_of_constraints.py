@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from methods import classification, network
-from transcription import draws
+from transcription import draws, path
 
 from fairbound import Constrained, constraints, run
 from fairbound.algorithms import SSLALM, DescentAscent
 from fairbound.algorithms.schedules import InverseSqrt
-from fairbound.core import Algorithm, Draw, Sample
+from fairbound.core import Algorithm, Sample
 
 F64 = torch.float64
 
@@ -61,11 +61,8 @@ def test_equal_steps_are_one_step_bit_for_bit(build: type[Algorithm[Any]]) -> No
 def test_each_constraint_has_its_step() -> None:
     functions, samples, x = draws(5)
     method = DescentAscent(tau=0.1, eta=(0.3, InverseSqrt(0.5), 0.0))
-    point, y = torch.tensor(x), np.zeros(3)
-    state = method.init(point, 3)
-    for k in range(5):
-        d, state = method.update(point, state, Draw.of(samples[k]))
-        point = point + d
+    y = np.zeros(3)
+    for k, (point, state) in enumerate(path(method, samples, x)):
         c = functions[k].c(x)
         x = x - 0.1 * (functions[k].gradient(x) + functions[k].jacobian(x).T @ y)
         y = np.maximum(y + np.array([0.3, 0.5 / np.sqrt(k + 1), 0.0]) * c, 0)
@@ -100,6 +97,5 @@ def test_what_is_no_step_is_named() -> None:
         DescentAscent(eta=[0.1])
     sample = Sample.of(lambda x: (x.sum(), x))
     x = torch.zeros(2, dtype=F64)
-    method = DescentAscent(eta=(0.1, 0.2, 0.3))
     with pytest.raises(ValueError, match=r"3 step.*2 constraints.*tuple"):
-        method.update(x, method.init(x, 2), Draw.of(sample))
+        next(path(DescentAscent(eta=(0.1, 0.2, 0.3)), [sample], x, 2))

@@ -8,11 +8,23 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from loops import F64, FIXED, LR, WholeVectors, flat, network, people, rows_of, same, tensors
+from loops import (
+    F64,
+    FIXED,
+    LR,
+    WholeVectors,
+    flat,
+    network,
+    people,
+    rows_of,
+    same,
+    seeded,
+    tensors,
+)
 from torch import Tensor, nn
 
 from fairbound import Constrained, MiniBatch, constraints
-from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod
+from fairbound.core import Algorithm, MultiplierMethod
 
 WHO = people()
 GENERAL = {
@@ -154,24 +166,6 @@ class Overflows(MultiplierMethod[Total]):
         return y, Total(y, total.to(y), state.k + 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GeneralOverflows(Algorithm[Any]):
-    """The same on flat vectors."""
-
-    inside: Overflows = Overflows()
-
-    def init(
-        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
-    ) -> Any:
-        return self.inside.init(x, m, first, equality)
-
-    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
-        return self.inside.update(x, state, draw)
-
-    def primal_step(self, state: Any) -> float | Tensor:
-        return self.inside.primal_step(state)
-
-
 def accumulated(fair: Constrained, model: nn.Module) -> bool:
     with torch.no_grad():
         fair.accumulate(mini_batch(model))
@@ -187,8 +181,8 @@ WAYS: dict[str, Callable[[Constrained, nn.Module], bool]] = {
 OVERFLOW: dict[str, Algorithm[Any]] = {
     "multipliers": Overflows(),
     "multipliers, smoothing": Overflows(smooths=True),
-    "general": GeneralOverflows(),
-    "general, smoothing": GeneralOverflows(inside=Overflows(smooths=True)),
+    "general": WholeVectors(inside=Overflows()),
+    "general, smoothing": WholeVectors(inside=Overflows(smooths=True)),
 }
 CASES = [
     pytest.param(way, method, id=f"{way}, {name}")
@@ -272,23 +266,16 @@ class Partly(nn.Module):
         return out
 
 
-def partly() -> Partly:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return Partly().double()
-
-
 def step_on(model: nn.Module, method: Algorithm[Any], **options: Any) -> None:
     further = [rows_of(model, WHO, torch.arange(60, 120)) for _ in range(method.draws - 1)]
     further = [batch._replace(losses=batch.losses.detach()) for batch in further]
     Constrained(model, LIMIT, method).backward(mini_batch(model), extra_batches=further, **options)
 
 
-@pytest.mark.filterwarnings("ignore:LevelConstrained keeps a feasible path")
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("method", GENERAL.values(), ids=GENERAL)
 def test_what_grad_held_is_added_to(method: Algorithm[Any], scaled: bool) -> None:
-    empty, full = partly(), partly()
+    empty, full = seeded(Partly).double(), seeded(Partly).double()
     for p in full.parameters():
         p.grad = torch.full_like(p, 3.0)
     held = [p.grad for p in full.parameters()]
