@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -140,7 +141,7 @@ def test_a_state_may_hold_bools_whole_numbers_and_expanded_tensors() -> None:
 
 class Total(NamedTuple):
     y: Tensor  # (m,)
-    total: Tensor  # () infinite after the third step
+    total: Tensor  # () infinite after one step
     k: Tensor  # ()
 
 
@@ -150,6 +151,7 @@ class Overflows(MultiplierMethod[Total]):
 
     tau: float = 0.05
     smooths: bool = False
+    at: int = 2  # steps that are made before
 
     @property
     def smoothing(self) -> tuple[float, float] | None:
@@ -162,7 +164,7 @@ class Overflows(MultiplierMethod[Total]):
 
     def step(self, state: Total, c: Tensor) -> tuple[Tensor, Total]:
         y = state.y + 0.1 * torch.relu(c)
-        total = torch.where(state.k == 2, torch.inf, state.total + y.sum())
+        total = torch.where(state.k == self.at, torch.inf, state.total + y.sum())
         return y, Total(y, total.to(y), state.k + 1)
 
 
@@ -192,20 +194,28 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("at", [0, 2])
 @pytest.mark.parametrize(("way", "method"), CASES)
-def test_a_state_that_is_not_finite_skips_the_step(way: str, method: Algorithm[Any]) -> None:
+def test_a_state_that_is_not_finite_skips_the_step(
+    way: str, method: Algorithm[Any], at: int
+) -> None:
     """And nothing changes, though the direction is finite."""
+    inside = getattr(method, "inside", None)
+    method = replace(
+        method, **({"at": at} if inside is None else {"inside": replace(inside, at=at)})
+    )  # type: ignore[type-var]
     model = network()
     fair = Constrained(model, LIMIT, method)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    for _ in range(2):
+    for _ in range(at):
         optimizer.zero_grad()
         assert not WAYS[way](fair, model)
         optimizer.step()
     held = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     before = fair.state_dict()
-    with pytest.warns(RuntimeWarning, match="step 3 was skipped"):
+    with pytest.warns(RuntimeWarning, match=f"step {at + 1} was skipped"):
         assert WAYS[way](fair, model)
+    copy.deepcopy(fair)  # no graph is kept
     after = fair.state_dict()
     assert same(tensors(before), tensors(after))
     assert (before["steps"], before["history"]) == (after["steps"], after["history"])
