@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -81,3 +82,17 @@ def classification(
     problem = Problem(make_functional(network())[0], bce, constraint, data)
     sampler = Sampler(Split.all_train(rows), constraint.cells, BatchSpec(6, 5))
     return problem, sampler, initial_points(network, range(8)).to(dtype)
+
+
+def spoilt(problem: Problem, value: float, example: int = 17) -> Problem:
+    """The loss of one example is multiplied by a value that is not finite."""
+    marked = problem.data.X[example].clone()
+
+    def forward(x: Tensor, X: Tensor) -> Tensor:
+        factor = torch.where((marked == X).all(1), value, 1.0).to(x.dtype)
+        return torch.stack([problem.forward(x, X), factor], 1)
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return bce(outputs[:, 0], labels) * outputs[:, 1]
+
+    return replace(problem, forward=forward, loss=loss)
