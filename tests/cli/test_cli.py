@@ -14,6 +14,8 @@ import pytest
 from commands import RUNNER, call
 from scipy.stats import binomtest
 
+from fairbound.cli._app import app
+
 
 @pytest.fixture
 def predictions(tmp_path: Path) -> Path:
