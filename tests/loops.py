@@ -100,6 +100,18 @@ def network(seed: int = 0, dtype: torch.dtype = F64) -> nn.Module:
     return model.to(dtype)
 
 
+class Partly(nn.Module):
+    """Of its three layers the model uses two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.unused = nn.Linear(4, 6), nn.Linear(6, 1), nn.Linear(3, 3)
+
+    def forward(self, X: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.body(X)))
+        return out
+
+
 def three_constraints() -> dict[str, Any]:
     """Two columns of groups, two kinds of value, and a function of the parameters."""
     return {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from fairbound.algorithms import (
 )
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.constraints._notions import pairwise_loss_parity
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, Draw, Estimate
 
 F64 = torch.float64
 METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHMS.items()} | {
@@ -96,3 +96,26 @@ def spoilt(problem: Problem, value: float, example: int = 17) -> Problem:
         return bce(outputs[:, 0], labels) * outputs[:, 1]
 
     return replace(problem, forward=forward, loss=loss)
+
+
+class Counted(NamedTuple):
+    k: Tensor  # () steps made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descends(Algorithm[Any]):
+    """Gradient descent as a general method: what tests make others of."""
+
+    tau: float = 0.1
+
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> Any:
+        return Counted(x.new_zeros(()))
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        (sample,) = draw.unpack(self)
+        return -self.tau * sample(x).grad(f=1.0), state._replace(k=state.k + 1)
+
+    def primal_step(self, state: Any) -> float | Tensor:
+        return self.tau

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from methods import bce, classification, spoilt
+from methods import Descends, bce, classification, spoilt
 
 from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, grid, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
@@ -16,7 +16,7 @@ from fairbound.constraints._batch import MiniBatch
 from fairbound.constraints._cells import Cells
 from fairbound.constraints._constraint import FunctionConstraint
 from fairbound.constraints._notions import pairwise_loss_parity
-from fairbound.core import Algorithm, Draw
+from fairbound.core import Draw
 from fairbound.data._samplers import SamplerStack
 from fairbound.training._hyperparams import float_settings, structure, with_hyperparams
 
@@ -140,23 +140,19 @@ class Total(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BreaksItsState(Algorithm[Total]):
-    """SGD whose state, and nothing else, is not finite at some steps, which its own random number
+class BreaksItsState(Descends):
+    """Its state, and nothing else, is not finite at some steps, which its own random number
     chooses."""
 
     bad: float = torch.inf
-    tau: float = 0.1
 
     def init(self, x, m, first=None, equality=None):
         return Total(x.new_zeros(()), x.new_zeros(m))
 
     def update(self, x, state, draw):
-        (e,) = (sample(x) for sample in draw.unpack(self))
+        d, new = super().update(x, state, draw)
         total = torch.where(draw.uniform < 0.3, self.bad, state.total + 1)
-        return -self.tau * e.grad(f=1.0), Total(state.k + 1, total.to(x))
-
-    def primal_step(self, state):
-        return self.tau
+        return d, new._replace(total=total.to(x))
 
     def monitor(self, state):
         return {"made": state.k, "least": state.total.min()}

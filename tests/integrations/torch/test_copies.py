@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from loops import BOTH, ONE_DRAW, knowledge, same, seeded, tensors
+from methods import Descends
+from own_method import Optimistic
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -107,46 +109,23 @@ def test_what_a_step_returns_keeps_neither_its_graph_nor_a_model(method: Algorit
     assert seen.loss.isfinite()
 
 
-class Counted(NamedTuple):
-    k: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Raises(Algorithm[Counted]):
+class Raises(Descends):
     """Fails at its fourth step."""
 
-    tau: float = 0.05
-
-    def init(
-        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
-    ) -> Counted:
-        return Counted(x.new_zeros(()))
-
-    def update(self, x: Tensor, state: Counted, draw: Draw) -> tuple[Tensor, Counted]:
-        direction = -self.tau * draw.samples[0](x).grad(f=1.0)
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        made = super().update(x, state, draw)
         if float(state.k) == 3:
             raise RuntimeError("the fourth step")
-        return direction, Counted(state.k + 1)
-
-    def primal_step(self, state: Counted) -> float:
-        return self.tau
+        return made
 
 
-@dataclass(frozen=True, kw_only=True)
-class MultiplierRaises(MultiplierMethod[Counted]):
+class MultiplierRaises(Optimistic):
     """The same, of the other kind."""
 
-    tau: float = 0.05
-
-    def start(
-        self, like: Tensor, m: int, equality: Tensor | None = None, first: Tensor | None = None
-    ) -> Counted:
-        return Counted(like.new_zeros(()))
-
-    def step(self, state: Counted, c: Tensor) -> tuple[Tensor, Counted]:
+    def step(self, state: Any, c: Tensor) -> tuple[Tensor, Any]:
         if float(state.k) == 3:
             raise RuntimeError("the fourth step")
-        return torch.relu(c), Counted(state.k + 1)
+        return super().step(state, c)
 
 
 @pytest.mark.parametrize("method", [Raises(), MultiplierRaises()], ids=["general", "multipliers"])
@@ -164,10 +143,8 @@ class Velocity(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heavy(Algorithm[Velocity]):
+class Heavy(Descends):
     """Momentum: the direction is a multiple of what the state keeps."""
-
-    tau: float = 0.05
 
     def init(
         self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
@@ -177,9 +154,6 @@ class Heavy(Algorithm[Velocity]):
     def update(self, x: Tensor, state: Velocity, draw: Draw) -> tuple[Tensor, Velocity]:
         v = 0.9 * state.v + draw.samples[0](x).grad(f=1.0)
         return -self.tau * v, Velocity(v)
-
-    def primal_step(self, state: Velocity) -> float:
-        return self.tau
 
 
 def test_clipping_gradients_does_not_change_a_method_s_state() -> None:

@@ -13,6 +13,7 @@ from loops import (
     F64,
     FIXED,
     LR,
+    Partly,
     WholeVectors,
     flat,
     network,
@@ -262,18 +263,6 @@ def test_in_a_trainer_the_state_stays_where_it_would_not_be_finite() -> None:
 
 
 # General methods ----------------------------------------------------------------------------------
-
-
-class Partly(nn.Module):
-    """Of its three layers the model uses two."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head, self.unused = nn.Linear(4, 6), nn.Linear(6, 1), nn.Linear(3, 3)
-
-    def forward(self, X: Tensor) -> Tensor:
-        out: Tensor = self.head(torch.tanh(self.body(X)))
-        return out
 
 
 def step_on(model: nn.Module, method: Algorithm[Any], **options: Any) -> None:
