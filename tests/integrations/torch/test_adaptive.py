@@ -34,10 +34,13 @@ class Loop:
 
     @property
     def probes(self) -> Probes:
-        steps = self.fair._steps
-        assert isinstance(steps, MultiplierSteps)
-        assert steps.probes is not None
-        return steps.probes
+        return probes_of(self.fair)
+
+
+def probes_of(fair: Constrained) -> Probes:
+    assert isinstance(fair._steps, MultiplierSteps)
+    assert fair._steps.probes is not None
+    return fair._steps.probes
 
 
 def numbers(k: int) -> Tensor:
@@ -92,13 +95,11 @@ def test_every_way_of_a_step_measures_the_same(step: Any, near: float) -> None:
 
 
 def test_shares_of_a_step_are_measured_when_the_optimizer_moves() -> None:
-    loop = Loop()
-    for k in range(40):
-        loop.optimizer.zero_grad()
+    def shares(loop: Loop, k: int) -> None:
         for part in numbers(k).split(15):
             loop.fair.backward(loop.batch(part), scale=0.5)
-        loop.optimizer.step()
-    measured = loop.probes.measured
+
+    measured = run(Loop(), shares, 0, 40).probes.measured
     assert (measured.probes > 0).all()
     assert measured.length > 0
 
@@ -120,12 +121,12 @@ def test_measurements_of_another_model_are_refused() -> None:
 
 
 def test_a_group_that_is_absent_is_not_measured() -> None:
-    loop = Loop()
     present = (WHO.race != 2).nonzero().flatten()
-    for k in range(30):
-        loop.optimizer.zero_grad()
+
+    def without(loop: Loop, k: int) -> None:
         loop.fair.backward(loop.batch(present[numbers(k) % len(present)]))
-        loop.optimizer.step()
+
+    loop = run(Loop(), without, 0, 30)
     probes = dict(zip(loop.fair.names, loop.probes.measured.probes.tolist(), strict=True))
     assert probes["0 - 1"] > 0
     assert probes["1 - 0"] > 0
@@ -158,10 +159,8 @@ def test_rows_of_very_many_groups_share_their_sizes() -> None:
         optimizer.zero_grad()
         fair.backward((model(X)[:, 0] - X.sum(1) - 1).square(), group)
         optimizer.step()
-    steps = fair._steps
-    assert isinstance(steps, MultiplierSteps)
-    assert steps.probes is not None
-    assert steps.probes.measured.probes.tolist() == [steps.probes.measured.steps.item()]
+    measured = probes_of(fair).measured
+    assert measured.probes.tolist() == [measured.steps.item()]
     forces = torch.tensor([*fair.forces.values()])
     assert (forces[::397][:50] > 0).sum() > 40
     assert (forces > 0).sum() <= 50

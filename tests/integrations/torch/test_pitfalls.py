@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from loops import BOTH, MULTIPLIERS, WholeVectors, seeded
+from methods import bce
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import DataLoader, TensorDataset
 
 from fairbound import (
@@ -44,7 +44,7 @@ def network() -> nn.Module:
 
 def losses_of(model: nn.Module) -> Tensor:
     X, y = rows_of_people()
-    return binary_cross_entropy_with_logits(model(X).reshape(-1), y, reduction="none")
+    return bce(model(X).reshape(-1), y)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,7 @@ def test_weights_in_another_precision_autocast_and_sparse_gradients(method: Algo
     for _ in range(2):
         model.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            losses = binary_cross_entropy_with_logits(
-                model(torch.arange(16) % 4).float(), y, reduction="none"
-            )
+            losses = bce(model(torch.arange(16) % 4).float(), y)
             seen = fair.backward(losses, GROUP, weight=torch.ones(16, dtype=torch.float64))
         assert (seen.skipped, seen.c.dtype) == (False, torch.float64)
     assert model.table.weight.grad is not None

@@ -407,43 +407,41 @@ def test_ghost_leaves_out_a_spoilt_step(
     assert same(before, knowledge(fair))
 
 
-@pytest.mark.parametrize("method", MULTIPLIERS.values(), ids=MULTIPLIERS)
+def as_a_share(fair: Constrained, parts: list[MiniBatch]) -> bool:
+    return fair.backward(parts[-1], scale=0.5).skipped
+
+
+def accumulated(fair: Constrained, parts: list[MiniBatch]) -> bool:
+    for rows in parts:
+        fair.accumulate(rows._replace(losses=rows.losses.detach()))
+    return [fair.backward(rows).skipped for rows in parts][-1]
+
+
+WAYS = [
+    pytest.param(way, method, id=f"{way.__name__}, {name}")
+    for way, methods in ((as_a_share, BOTH), (accumulated, MULTIPLIERS))
+    for name, method in methods.items()
+]
+
+
+@pytest.mark.parametrize(("way", "method"), WAYS)
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_a_spoilt_part_spoils_an_accumulated_step(
-    method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]
+def test_a_spoilt_mini_batch_adds_nothing_to_those_before_it(
+    way: Callable[[Constrained, list[MiniBatch]], bool],
+    method: Algorithm[Any],
+    spoil: Callable[[MiniBatch], MiniBatch],
 ) -> None:
-    """All of it is skipped, and the gradient that was there before is kept."""
+    """All of an accumulated step is skipped, and the gradient that was there before is kept."""
     model = network()
     fair = Constrained(model, TWO, method)
-    fair.backward(rows_of(model, WHO, torch.arange(24)))
+    fair.backward(rows_of(model, WHO, torch.arange(24)), scale=0.5)
     held, before = held_by(model), knowledge(fair)
-
-    def parts() -> list[MiniBatch]:
-        own = [rows_of(model, WHO, torch.arange(24) + start) for start in (24, 48)]
-        return [own[0], spoil(own[1])]
-
-    for rows in parts():
-        fair.accumulate(rows)
+    assert len(held) == 4
+    parts = [rows_of(model, WHO, torch.arange(24) + start) for start in (24, 48)]
     with pytest.warns(RuntimeWarning, match="skipped"):
-        assert [fair.backward(rows).skipped for rows in parts()][-1]
+        assert way(fair, [parts[0], spoil(parts[1])])
     assert same(before, knowledge(fair))
     assert same(held, held_by(model))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not fair.backward(rows_of(model, WHO, torch.arange(24))).skipped
-
-
-@pytest.mark.parametrize("method", BOTH.values(), ids=BOTH)
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_what_grad_held_before_survives(
-    method: Algorithm[Any], spoil: Callable[[MiniBatch], MiniBatch]
-) -> None:
-    """With `scale=1/k` a spoilt mini-batch adds nothing to those before it."""
-    model = network()
-    fair = Constrained(model, TWO, method)
-    fair.backward(rows_of(model, WHO, torch.arange(24)), scale=0.5)
-    held = held_by(model)
-    assert len(held) == 4
-    with pytest.warns(RuntimeWarning, match="skipped"):
-        fair.backward(spoil(rows_of(model, WHO, torch.arange(24))), scale=0.5)
-    assert same(held, held_by(model))
