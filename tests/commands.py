@@ -20,3 +20,8 @@ def call(*arguments: str | Path, code: int = 0) -> str:
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.output
+
+
+# the problem of one's own in the guide to boards
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "board.md"
+OWN_PROBLEM = PAGE.read_text().split("```python\n")[1].split("```")[0]

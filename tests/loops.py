@@ -30,9 +30,9 @@ LR = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class WholeVectors(Algorithm[Any]):
-    """SSL-ALM as a general method, which a loop runs on flat vectors."""
+    """SSL-ALM, or another multiplier method, as a general one, which a loop runs on flat vectors."""
 
-    inside: SSLALM = SSLALM(samples=1)  # noqa: RUF009  (frozen)
+    inside: MultiplierMethod[Any] = SSLALM(samples=1)  # noqa: RUF009  (frozen)
 
     def init(
         self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
@@ -98,6 +98,18 @@ def network(seed: int = 0, dtype: torch.dtype = F64) -> nn.Module:
         lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)), seed
     )
     return model.to(dtype)
+
+
+class Partly(nn.Module):
+    """Of its three layers the model uses two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.unused = nn.Linear(4, 6), nn.Linear(6, 1), nn.Linear(3, 3)
+
+    def forward(self, X: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.body(X)))
+        return out
 
 
 def three_constraints() -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ from fairbound.algorithms import (
 )
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.constraints._notions import pairwise_loss_parity
-from fairbound.core import Algorithm
+from fairbound.core import Algorithm, Draw, Estimate
 
 F64 = torch.float64
 METHODS: dict[str, Algorithm[Any]] = {name: build() for name, build in ALGORITHMS.items()} | {
@@ -81,3 +82,40 @@ def classification(
     problem = Problem(make_functional(network())[0], bce, constraint, data)
     sampler = Sampler(Split.all_train(rows), constraint.cells, BatchSpec(6, 5))
     return problem, sampler, initial_points(network, range(8)).to(dtype)
+
+
+def spoilt(problem: Problem, value: float, example: int = 17) -> Problem:
+    """The loss of one example is multiplied by a value that is not finite."""
+    marked = problem.data.X[example].clone()
+
+    def forward(x: Tensor, X: Tensor) -> Tensor:
+        factor = torch.where((marked == X).all(1), value, 1.0).to(x.dtype)
+        return torch.stack([problem.forward(x, X), factor], 1)
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return bce(outputs[:, 0], labels) * outputs[:, 1]
+
+    return replace(problem, forward=forward, loss=loss)
+
+
+class Counted(NamedTuple):
+    k: Tensor  # () steps made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descends(Algorithm[Any]):
+    """Gradient descent as a general method: what tests make others of."""
+
+    tau: float = 0.1
+
+    def init(
+        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
+    ) -> Any:
+        return Counted(x.new_zeros(()))
+
+    def update(self, x: Tensor, state: Any, draw: Draw) -> tuple[Tensor, Any]:
+        (sample,) = draw.unpack(self)
+        return -self.tau * sample(x).grad(f=1.0), state._replace(k=state.k + 1)
+
+    def primal_step(self, state: Any) -> float | Tensor:
+        return self.tau

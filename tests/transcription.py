@@ -3,6 +3,7 @@ general solvers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import clarabel
@@ -10,9 +11,10 @@ import numpy as np
 import scipy.sparse as sparse
 import torch
 from scipy import optimize
+from torch import Tensor
 
 from fairbound.algorithms._subproblems.level import LevelDirection, level_direction
-from fairbound.core import Sample
+from fairbound.core import Algorithm, Draw, Estimate, Sample
 
 
 class Quadratic(NamedTuple):
@@ -65,6 +67,25 @@ def draws(
     functions = [one._replace(P=(one.P + one.P.T) / 2) for one in quadratics(count, n, m, seed)]
     x = np.random.default_rng(seed + 1).normal(size=n)
     return functions, [q.sample() for q in functions], x
+
+
+def path(
+    method: Algorithm[Any],
+    samples: Sequence[Sample],
+    x: np.ndarray | Tensor,
+    m: int = 3,
+    *,
+    first: Estimate | None = None,
+    equality: Any = None,
+) -> Iterator[tuple[Tensor, Any]]:
+    """Point and state after every step, which takes as many of the samples as the method draws."""
+    point = torch.as_tensor(x)
+    mask = None if equality is None else torch.as_tensor(equality)
+    state = method.init(point, m, first, mask)
+    for k in range(0, len(samples), method.draws):
+        d, state = method.update(point, state, Draw.of(*samples[k : k + method.draws]))
+        point = point + d
+        yield point, state
 
 
 def by_clarabel(P: Any, q: np.ndarray, A: Any, b: np.ndarray, cones: list[Any]) -> np.ndarray:

@@ -4,6 +4,7 @@ from a new one."""
 from __future__ import annotations
 
 from statistics import NormalDist
+from typing import Any
 
 import problems
 import pytest
@@ -12,98 +13,71 @@ from problems import F64
 
 from fairbound import run
 from fairbound.algorithms import SSLALM, SwitchingSubgradient
+from fairbound.core import Algorithm
+from fairbound.training._runner import Result
 
 # for their statistics; the steps themselves are in the tests of each method
 pytestmark = pytest.mark.slow
 S = 0.5  # sd of zeta
 
 
-def mean_and_error(of_runs: torch.Tensor) -> tuple[float, float]:
-    """Mean over independent runs, and its standard error."""
-    return float(of_runs.mean()), float(of_runs.std() / len(of_runs) ** 0.5)
+def settled(
+    known: problems.Known, method: Algorithm[Any], start: float, runs: int, steps: int, late: int
+) -> Result:
+    """Independent runs from (start, 0, 0), with the means of their later steps."""
+    problem, (split,), cells = problems.table_of([known])
+    samplers = problems.sampler_for(split, cells, 1).seeded(*range(runs))
+    x0 = torch.tensor([start, 0, 0], dtype=F64)
+    return run(problem, method, samplers, x0, steps, average_from=late, compile=True).result()
 
 
-@pytest.mark.parametrize("samples", [1, 2, 3])
-def test_slack_form_rule(samples: int) -> None:
+def slack_form(runs: int, steps: int, **settings: Any) -> torch.Tensor:
+    """Multipliers with rho = 1 and eta = .2."""
+    method = SSLALM(tau=0.02, eta=0.2, rho=1.0, mu=0.0, **settings)
+    known = problems.sample_bias(S)
+    late = settled(known, method, 1.0, runs, steps, steps // 4).mean_multipliers
+    assert late is not None
+    return late[:, 0]
+
+
+def fixed_point(runs: int, steps: int, **settings: Any) -> torch.Tensor:
+    """S2: x with rho = 10 and the dual step off."""
+    method = SSLALM(tau=5e-4, eta=0.0, rho=10.0, mu=0.0, **settings)
+    late = settled(problems.penalty_bias(S), method, 0.8, runs, steps, 2000).mean_x
+    assert late is not None
+    return late[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"), [(1, 1 - 1.2 * S**2), (2, 1 - 0.2 * S**2), (3, 1.0)]
+)
+def test_slack_form_rule(samples: int, expected: float) -> None:
     """Multipliers settle at 1 with independent draws, 1 - eta s^2 with the paper's sharing, 1 -
     (rho + eta) s^2 with one batch.
 
     64 runs, so that a wrong rule (at least .05 off) is 5 standard errors away.
     """
-    rho, eta = 1.0, 0.2
-    problem, (split,), cells = problems.table_of([problems.sample_bias(S)])
-    runs = problems.sampler_for(split, cells, 1).seeded(*range(64))
-    method = SSLALM(tau=0.02, eta=eta, rho=rho, mu=0.0, samples=samples)
-    result = run(
-        problem,
-        method,
-        runs,
-        torch.tensor([1.0, 0, 0], dtype=F64),
-        4000,
-        average_from=1000,
-        compile=True,
-    ).result()
-    expected = {1: 1 - (rho + eta) * S**2, 2: 1 - eta * S**2, 3: 1.0}[samples]
-    assert float(result.mean_multipliers[:, 0].mean()) == pytest.approx(expected, abs=0.02)
+    assert float(slack_form(64, 4000, samples=samples).mean()) == pytest.approx(expected, abs=0.02)
 
 
-@pytest.mark.parametrize("samples", [1, 2])
-def test_penalty_fixed_point(samples: int) -> None:
-    """S2: with the dual step off, rho/(1+rho) with independent samples, rho/(1+rho(1+s^2)) with one
-    used twice."""
-    rho = 10.0
-    problem, (split,), cells = problems.table_of([problems.penalty_bias(S)])
-    runs = problems.sampler_for(split, cells, 1).seeded(*range(32))
-    method = SSLALM(tau=5e-4, eta=0.0, rho=rho, mu=0.0, samples=samples)
-    result = run(
-        problem,
-        method,
-        runs,
-        torch.tensor([0.8, 0, 0], dtype=F64),
-        4000,
-        average_from=2000,
-        compile=True,
-    ).result()
-    expected = {1: rho / (1 + rho * (1 + S**2)), 2: rho / (1 + rho)}[samples]
-    assert float(result.mean_x[:, 0].mean()) == pytest.approx(expected, abs=0.01)
+@pytest.mark.parametrize(("samples", "expected"), [(1, 10 / (1 + 10 * (1 + S**2))), (2, 10 / 11)])
+def test_penalty_fixed_point(samples: int, expected: float) -> None:
+    """rho/(1+rho) with independent samples, rho/(1+rho(1+s^2)) with one used twice."""
+    assert float(fixed_point(32, 4000, samples=samples).mean()) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("eta", "rho", "start", "known"),
-    [(0.0, 10.0, 0.8, "S2"), (0.2, 1.0, 1.0, "slack")],
-    ids=["S2", "slack"],
+    ("late", "expected", "within"), [(fixed_point, 10 / 11, 0.005), (slack_form, 1.0, 0.01)]
 )
-def test_with_lag_one_mini_batch_is_unbiased(
-    eta: float, rho: float, start: float, known: str
-) -> None:
+def test_with_lag_one_mini_batch_is_unbiased(late: Any, expected: float, within: float) -> None:
     """S2: x = rho/(1+rho) = .9091, where one mini-batch without lag gives .7407; slack form: y = 1,
     not .7.
 
     256 runs: the standard errors are asserted to be a third of the tolerances at most.
     """
-    one = problems.penalty_bias(S) if known == "S2" else problems.sample_bias(S)
-    problem, (split,), cells = problems.table_of([one])
-    runs = problems.sampler_for(split, cells, 1).seeded(*range(256))
-    method = SSLALM(
-        tau=5e-4 if known == "S2" else 0.02, eta=eta, rho=rho, mu=0.0, samples=1, lag=True
-    )
-    result = run(
-        problem,
-        method,
-        runs,
-        torch.tensor([start, 0, 0], dtype=F64),
-        8000,
-        average_from=2000,
-        compile=True,
-    ).result()
-    if known == "S2":
-        mean, error = mean_and_error(result.mean_x[:, 0])
-        assert error < 0.005 / 3
-        assert mean == pytest.approx(rho / (1 + rho), abs=0.005)
-    else:
-        mean, error = mean_and_error(result.mean_multipliers[:, 0])
-        assert error < 0.01 / 3
-        assert mean == pytest.approx(1.0, abs=0.01)
+    found = late(256, 8000, samples=1, lag=True)
+    assert float(found.std()) / 256**0.5 < within / 3
+    assert float(found.mean()) == pytest.approx(expected, abs=within)
 
 
 @pytest.mark.parametrize("multiplier", [0.3, 1.0, 3.0])
@@ -111,17 +85,8 @@ def test_switching_bias_rule(multiplier: float) -> None:
     """The test's noise moves the answer to C = eps + sd Phi^-1(q), q = y/(y + 1) for equal
     steps."""
     sd = 0.5
-    problem, (split,), cells = problems.table_of([problems.noisy_test(multiplier, sd)])
-    runs = problems.sampler_for(split, cells, 1).seeded(*range(64))
     method = SwitchingSubgradient(eta_f=0.01, eta_c=0.01, eps=0.0)
-    result = run(
-        problem,
-        method,
-        runs,
-        torch.tensor([1.0, 0, 0], dtype=F64),
-        2000,
-        average_from=1000,
-        compile=True,
-    ).result()
+    late = settled(problems.noisy_test(multiplier, sd), method, 1.0, 64, 2000, 1000).mean_x
     predicted = sd * NormalDist().inv_cdf(multiplier / (multiplier + 1))
-    assert float(result.mean_x[:, 0].mean()) - 1 == pytest.approx(predicted, abs=0.03)
+    assert late is not None
+    assert float(late[:, 0].mean()) - 1 == pytest.approx(predicted, abs=0.03)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from methods import IN_A_LOOP, METHODS, classification
+from methods import IN_A_LOOP, METHODS, Descends, classification
 from own_method import Optimistic
 from torch import Tensor
 from transcription import draws
@@ -81,7 +81,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sound(Algorithm[State]):
+class Sound(Descends):
     """Descent-ascent with momentum: what the faulty ones are variants of."""
 
     solves = "kkt"
@@ -99,9 +99,6 @@ class Sound(Algorithm[State]):
         (e,) = (sample(x) for sample in draw.unpack(self))
         v = self.keep * state.v + e.grad(f=1.0, c=state.y)
         return -self.tau * v, State(torch.relu(state.y + self.eta * e.c), v)
-
-    def primal_step(self, state: State) -> float | Tensor:
-        return self.tau
 
     def multipliers(self, state: State) -> Tensor | None:
         return state.y

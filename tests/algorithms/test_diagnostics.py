@@ -3,6 +3,9 @@ solution is not."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import problems
 import pytest
 import torch
@@ -34,15 +37,27 @@ SIGNS = {
 }
 
 
-@pytest.mark.slow
-def test_ghost_shows_its_sign() -> None:
-    both = [problems.infeasible(), problems.ball()]
-    problem, splits, cells = problems.table_of(both)
+def signs(*known: problems.Known, steps: int, method: Any) -> list[str | None]:
+    """What is said of a run of each problem."""
+    problem, splits, cells = problems.table_of([*known])
     samplers = [problems.sampler_for(split, cells, 1) for split in splits]
-    starts = torch.stack([known.start for known in both])
-    result = run(problem, StochasticGhost(cap=0), samplers, starts, 200, compile=False).result()
-    assert "kappa stays at 1" in str(result.infeasible[0])
-    assert result.infeasible[1] is None
+    starts = torch.stack([one.start for one in known])
+    return run(problem, method, samplers, starts, steps, compile=False).result().infeasible
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "sign"),
+    [
+        pytest.param(StochasticGhost(cap=0), 200, "kappa stays at 1", marks=pytest.mark.slow),
+        (ExactPenalty(), 1000, "stands at its full weight"),
+    ],
+)
+def test_a_sign_is_shown_where_there_is_no_solution_alone(
+    method: Any, steps: int, sign: str
+) -> None:
+    shown, none = signs(problems.infeasible(), problems.ball(), steps=steps, method=method)
+    assert sign in str(shown)
+    assert none is None
 
 
 def test_each_method_shows_its_sign() -> None:
@@ -56,51 +71,34 @@ def test_each_method_shows_its_sign() -> None:
     assert result.multipliers[resilient, :2].tolist() == pytest.approx([2.0, 2.0], abs=1e-3)
 
 
-def test_a_penalty_at_its_full_weight_is_reported() -> None:
-    both = [problems.infeasible(), problems.ball()]
-    problem, splits, cells = problems.table_of(both)
-    samplers = [problems.sampler_for(split, cells, 1) for split in splits]
-    starts = torch.stack([known.start for known in both])
-    result = run(problem, ExactPenalty(), samplers, starts, 1000, compile=False).result()
-    assert "stands at its full weight" in str(result.infeasible[0])
-    assert result.infeasible[1] is None
-
-
 def test_iterates_that_were_never_saved_are_reported() -> None:
-    problem, (split,), cells = problems.table_of([problems.nonsmooth()])
-    x0 = torch.zeros(3, dtype=problems.F64)
-    unsaved = run(
-        problem,
-        SwitchingSubgradient(k0=1000),
-        problems.sampler_for(split, cells, 1),
-        x0,
-        50,
-        compile=False,
+    known = replace(problems.nonsmooth(), start=torch.zeros(3, dtype=problems.F64))
+    assert "no iterate was saved" in str(
+        signs(known, steps=50, method=SwitchingSubgradient(k0=1000))
     )
-    assert "no iterate was saved" in str(unsaved.result().infeasible[0])
 
 
 def test_what_happened_in_the_first_half_alone_is_no_sign() -> None:
     early, late = [0.0] + [2.0] * 9, [0.0] * 6 + [1.0, 2.0, 3.0, 4.0]
     for name, event in (("resets", "met y_max"), ("capped", "stood at y_max")):
-        signs = signs_of_infeasibility({name: torch.tensor([early, late]).T}, range(10))
-        assert signs[0] is None
-        assert f"{event} 4 times, 4 of them in the second half" in str(signs[1])
+        found = signs_of_infeasibility({name: torch.tensor([early, late]).T}, range(10))
+        assert found[0] is None
+        assert f"{event} 4 times, 4 of them in the second half" in str(found[1])
 
 
 def test_a_feasible_step_of_the_first_half_alone_is_not_enough() -> None:
     early, late = [1.0] * 10, [float(k) for k in range(10)]
-    signs = signs_of_infeasibility({"feasible_steps": torch.tensor([early, late]).T}, range(10))
-    assert "no feasible step among the last 4" in str(signs[0])
-    assert signs[1] is None
+    found = signs_of_infeasibility({"feasible_steps": torch.tensor([early, late]).T}, range(10))
+    assert "no feasible step among the last 4" in str(found[0])
+    assert found[1] is None
 
 
 def test_multipliers_that_rise_and_fall_do_not_grow() -> None:
     rising = torch.tensor([2.0**k for k in range(12)])
     noisy = rising * torch.tensor([1.0, 4.0] * 6)
-    signs = signs_of_infeasibility({"multiplier_norm": torch.stack([rising, noisy], 1)}, range(12))
-    assert "the multipliers still grow" in str(signs[0])
-    assert signs[1] is None
+    found = signs_of_infeasibility({"multiplier_norm": torch.stack([rising, noisy], 1)}, range(12))
+    assert "the multipliers still grow" in str(found[0])
+    assert found[1] is None
 
 
 def test_a_direction_that_dies_out_in_the_last_quarter_while_kappa_stays() -> None:
@@ -110,6 +108,6 @@ def test_a_direction_that_dies_out_in_the_last_quarter_while_kappa_stays() -> No
         "kappa": torch.tensor([stays, stays, falls]).T,
         "direction": torch.tensor([still, moving, still]).T,
     }
-    signs = signs_of_infeasibility(history, range(12))
-    assert "kappa stays at 1" in str(signs[0])
-    assert signs[1:] == [None, None]
+    found = signs_of_infeasibility(history, range(12))
+    assert "kappa stays at 1" in str(found[0])
+    assert found[1:] == [None, None]

@@ -3,6 +3,7 @@ and its biases."""
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf, sqrt
 from statistics import NormalDist
 from typing import Any
@@ -10,22 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transcription import draws
+from transcription import draws, path
 
-from fairbound.algorithms import PHRALM, DescentAscent
+from fairbound.algorithms import PHRALM, SSLALM, DescentAscent
 from fairbound.algorithms.schedules import InverseSqrt, Linear
 from fairbound.core import Draw, Sample
 
 F64 = torch.float64
-
-
-def path(method: Any, samples: list[Sample], x: torch.Tensor, m: int) -> tuple[torch.Tensor, Any]:
-    """Point and state after one step with each sample."""
-    state = method.init(x, m)
-    for sample in samples:
-        d, state = method.update(x, state, Draw.of(sample))
-        x = x + d
-    return x, state
 
 
 @pytest.mark.parametrize("lag", [False, True])
@@ -46,14 +38,10 @@ def test_steps(lag: bool, second: bool, resilient: float) -> None:
         second=second,
     )
     assert (method.draws, method.evaluates) == ((2, ("fc", "c")) if second else (1, ("fc",)))
-    point = torch.tensor(x)
-    state = method.init(point, 3, None, torch.tensor(equal))
     y, u, capped = np.zeros(3), np.zeros(3), 0
-    for k in range(8):
-        pair = (2 * k, 2 * k + 1) if second else (2 * k,)
-        d, state = method.update(point, state, Draw.of(*(samples[i] for i in pair)))
-        point = point + d
-        first, last = functions[pair[0]], functions[pair[-1]]
+    steps = path(method, samples[: 8 * method.draws], x, equality=equal)
+    for k, (point, state) in enumerate(steps):
+        first, last = functions[k * method.draws], functions[(k + 1) * method.draws - 1]
         u_after = (1 - a) * u + a * (last.c(x) - y / resilient)
         w = y + rho * (u if lag else u_after)
         w = np.where(equal, w, np.maximum(w, 0))
@@ -72,22 +60,20 @@ def test_steps(lag: bool, second: bool, resilient: float) -> None:
 
 def test_the_classical_step_sets_y_to_the_weight() -> None:
     _, samples, x = draws(5, seed=3)
-    method = PHRALM(eta=1.5, rho=1.5, a=1.0, lag=False)
-    point = torch.tensor(x)
-    state = method.init(point, 3)
-    for sample in samples:
-        w = torch.relu(state.y + 1.5 * sample(point).c)
-        d, state = method.update(point, state, Draw.of(sample))
-        point = point + d
-        assert torch.allclose(state.y, w, atol=1e-12)
+    before, y = torch.tensor(x), torch.zeros(3, dtype=F64)
+    steps = path(PHRALM(eta=1.5, rho=1.5, a=1.0, lag=False), samples, x)
+    for sample, (point, state) in zip(samples, steps, strict=True):
+        y = torch.relu(y + 1.5 * sample(before).c)
+        assert torch.allclose(state.y, y, atol=1e-12)
+        before = point
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.3, InverseSqrt(0.3)])
 def test_without_a_penalty_it_is_descent_ascent(eta: Any) -> None:
     """rho = 0 divides by nothing: the same points and multipliers, bit for bit."""
     _, samples, x = draws(6, seed=5)
-    ours, state = path(PHRALM(tau=0.05, eta=eta, rho=0.0, a=1.0), samples, torch.tensor(x), 3)
-    theirs, plain = path(DescentAscent(tau=0.05, eta=eta), samples, torch.tensor(x), 3)
+    *_, (ours, state) = path(PHRALM(tau=0.05, eta=eta, rho=0.0, a=1.0), samples, x)
+    *_, (theirs, plain) = path(DescentAscent(tau=0.05, eta=eta), samples, x)
     assert torch.equal(ours, theirs)
     assert torch.equal(state.y, plain.y)
 
@@ -97,24 +83,22 @@ def test_the_resilient_form(alpha: float) -> None:
     """F = (x-2)^2/2, C = x - 1: y* = alpha/(1+alpha), relaxed by y*/alpha = 1/(1+alpha), x* = 2 -
     y*."""
     sample = Sample.of(lambda x: (0.5 * (x - 2) @ (x - 2), x - 1))
-    x, state = path(PHRALM(resilient=alpha), [sample] * 3000, torch.zeros(1, dtype=F64), 1)
+    *_, (x, state) = path(PHRALM(resilient=alpha), [sample] * 3000, torch.zeros(1, dtype=F64), 1)
     y = alpha / (1 + alpha)
     assert float(state.y) == pytest.approx(y, abs=1e-6)
     assert float(x) == pytest.approx(2 - y, abs=1e-6)
     assert float(x) - 1 == pytest.approx(1 / (1 + alpha), abs=1e-6)
 
 
+@pytest.mark.parametrize("build", [partial(PHRALM, a=1.0), partial(SSLALM, mu=0.0, samples=1)])
 @pytest.mark.parametrize(("lag", "limit"), [(True, 1.0), (False, 2.0)])
-def test_the_penalty_is_stable_below_its_limit(lag: bool, limit: float) -> None:
-    """c = 2 x = 0 with a = 1 and eta = 0: tau rho |J|^2 below 1 with lag, below 2 without."""
+def test_the_penalty_is_stable_below_its_limit(build: Any, lag: bool, limit: float) -> None:
+    """c = 2 x = 0, eta = 0: with a = tau rho |J|^2 the roots of z^2 - z + a = 0 (lag) or z = 1 - a
+    decide."""
     sample = Sample.of(lambda x: (0 * x.sum(), 2 * x))
     for share in (0.9, 1.1):
-        method = PHRALM(tau=0.05, eta=0.0, rho=share * limit / (0.05 * 4), a=1.0, lag=lag)
-        x = torch.ones(1, dtype=F64)
-        state = method.init(x, 1, None, torch.tensor([True]))
-        for _ in range(200):
-            d, state = method.update(x, state, Draw.of(sample))
-            x = x + d
+        method = build(tau=0.05, eta=0.0, rho=share * limit / (0.05 * 4), lag=lag)
+        *_, (x, _) = path(method, [sample] * 200, torch.ones(1, dtype=F64), 1, equality=[True])
         assert (abs(float(x)) < 1e-3) if share < 1 else (abs(float(x)) > 1e3)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairbound import ALGORITHMS
-from fairbound.algorithms import PHRALM, SPBM, NuPI, SQPAdam, TrackedSQP
+from fairbound.algorithms import PHRALM, SPBM, LevelConstrained, NuPI, SQPAdam, TrackedSQP
 from fairbound.algorithms.schedules import Power
 from fairbound.training._hyperparams import float_settings
 
@@ -33,6 +33,9 @@ def test_a_number_out_of_range_is_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("build", "settings", "sentence"),
     [
+        (LevelConstrained, {"L": (1.0, -1.0)}, r"L\[1\] must be a finite number >= 0, got -1"),
+        (LevelConstrained, {"average": 1.5}, "average must be between 0 and 1, got 1.5"),
+        (LevelConstrained, {"tau": 0.0}, "tau must be a finite number > 0, got 0"),
         (NuPI, {"nu": 1.0}, "nu must be at least 0 and below 1, got 1"),
         (NuPI, {"y_max": 0.0}, "y_max must be a number > 0"),
         (PHRALM, {"a": 0.0}, "a must be above 0 and at most 1, got 0"),

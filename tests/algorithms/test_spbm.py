@@ -8,12 +8,12 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from transcription import draws
+from transcription import draws, path
 
 from fairbound.algorithms import SPBM
 from fairbound.algorithms._spbm import log_slope, reciprocal_slope
 from fairbound.algorithms.schedules import InverseSqrt, Linear
-from fairbound.core import Draw, Sample
+from fairbound.core import Sample
 
 F64 = torch.float64
 
@@ -63,12 +63,8 @@ def test_steps(reciprocal: bool, adapt: float, shrink: float, every: int) -> Non
         y_max=0.6,
         reciprocal=reciprocal,
     )
-    point = torch.tensor(x)
-    state = method.init(point, 3)
     y, p, capped, floored = np.full(3, 0.5), np.full(3, 0.8), 0, False
-    for k in range(12):
-        d, state = method.update(point, state, Draw.of(samples[k]))
-        point = point + d
+    for k, (point, state) in enumerate(path(method, samples, x)):
         c = functions[k].c(x)
         w = y * slope(np.minimum(c / p, 1.5), reciprocal)
         x = x - 0.05 * (1 - 0.5 * k / 12) * (
@@ -121,10 +117,8 @@ def test_the_authors_package_makes_the_same_steps(reciprocal: bool, adapt: float
         gamma_annealing=False,
         penalty_annealing=False,
     )
-    point = torch.tensor(x)
     model = torch.tensor(x, requires_grad=True)
-    state = method.init(point, 3)
-    for sample in samples:
+    for sample, (point, state) in zip(samples, path(method, samples, x), strict=True):
         e = sample(model.detach())
         jacobian = torch.cat([e.grad(f=1.0)[None], e.jac()])
 
@@ -136,8 +130,6 @@ def test_the_authors_package_makes_the_same_steps(reciprocal: bool, adapt: float
         with torch.no_grad():
             model -= 0.02 * model.grad
         model.grad = None
-        d, state = method.update(point, state, Draw.of(sample))
-        point = point + d
         assert torch.allclose(point, model.detach(), atol=1e-4)
         assert torch.allclose(state.y, theirs.duals.double(), rtol=1e-4)
         assert torch.allclose(state.p, theirs.penalties.double(), rtol=1e-4)
@@ -157,6 +149,6 @@ def test_a_large_value_is_clipped() -> None:
     x = torch.zeros(1, dtype=F64)
     for t_max, weight in ((2.0, 3.0), (inf, 201.0)):
         method = SPBM(tau=0.1, eta=0.5, t_max=t_max)
-        d, state = method.update(x, method.init(x, 1), Draw.of(sample))
-        assert float(d) == pytest.approx(-0.1 * weight)
+        ((point, state),) = path(method, [sample], x, 1)
+        assert float(point) == pytest.approx(-0.1 * weight)
         assert float(state.y) == pytest.approx(1 + 0.5 * (weight - 1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from transcription import draws
+from transcription import draws, path
 
 from fairbound.algorithms import Adaptive, SwitchingSubgradient
 from fairbound.algorithms.schedules import InverseSqrt
@@ -28,13 +28,9 @@ def test_steps(rule_f: str, rule_c: str, eps: float, worst_of_test: bool) -> Non
     functions, samples, x = draws(12, seed=3)
     rules = {"eta_f": RULES[rule_f][0], "eta_c": RULES[rule_c][0], "eps": InverseSqrt(eps)}
     method = SwitchingSubgradient(**rules, worst_of_test=worst_of_test)
-    point = torch.tensor(x)
-    state = method.init(point, 3)
     branches = set()
-    for k in range(6):
+    for k, (point, _) in enumerate(path(method, samples, x)):
         test, fresh = functions[2 * k], functions[2 * k + 1]
-        d, state = method.update(point, state, Draw.of(samples[2 * k], samples[2 * k + 1]))
-        point = point + d
         tolerance = eps / np.sqrt(k + 1)
         c = test.c(x)
         ok = c.max() <= tolerance

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import call
-
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "board.md"
-PROBLEM = PAGE.read_text().split("```python\n")[1].split("```")[0]
+from commands import OWN_PROBLEM, call
 
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
     path = tmp_path / "five_means.py"
-    path.write_text(PROBLEM)
+    path.write_text(OWN_PROBLEM)
     return path
 
 
@@ -60,7 +57,7 @@ def test_problems_of_one_name_are_refused_before_anything_is_computed(
 ) -> None:
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / problem.name
-    other.write_text(PROBLEM)
+    other.write_text(OWN_PROBLEM)
     assert "2 problems are called 'five-means'; results are kept by name" in board(
         problem, other, code=1
     )

@@ -31,6 +31,12 @@ def predictions(tmp_path: Path) -> Path:
     return path
 
 
+def audit(file: Path, *more: str | Path, group: str = "race", code: int = 0) -> str:
+    """Of the predictions in the column yhat."""
+    options = ("--label", "y", "--prediction", "yhat", "--group", group)
+    return call("audit", file, *options, *more, code=code)
+
+
 class TestAudit:
     def test_table_json_and_page(self, predictions: Path, tmp_path: Path) -> None:
         out, page = tmp_path / "out.json", tmp_path / "out.html"
@@ -60,30 +66,17 @@ class TestAudit:
     def test_json_on_the_terminal_and_through_a_link(
         self, predictions: Path, tmp_path: Path
     ) -> None:
-        options = [
-            "audit",
-            predictions,
-            "--label",
-            "y",
-            "--prediction",
-            "yhat",
-            "--group",
-            "race",
-            "--json",
-        ]
-        done = RUNNER.invoke(app, [*map(str, options), "-"])
-        assert json.loads(done.stdout)["examples"] == 600
+        words = f"audit {predictions} --label y --prediction yhat --group race --json -"
+        assert json.loads(RUNNER.invoke(app, words.split()).stdout)["examples"] == 600
         (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
-        call(*options, tmp_path / "link.json")
+        audit(predictions, "--json", tmp_path / "link.json")
         assert (tmp_path / "link.json").is_symlink()
         assert json.loads((tmp_path / "real.json").read_text())["examples"] == 600
 
     def test_names_are_not_emojis(self, predictions: Path) -> None:
         renamed = predictions.with_name("acs:OK:x.csv")
         renamed.write_text(predictions.read_text())
-        assert "acs:OK:x.csv" in call(
-            "audit", renamed, "--label", "y", "--prediction", "yhat", "--group", "race"
-        )
+        assert "acs:OK:x.csv" in audit(renamed)
 
     def test_escape_sequences_do_not_reach_the_terminal(self, tmp_path: Path) -> None:
         rows = "".join(
@@ -108,32 +101,10 @@ class TestAudit:
     def test_formulas_in_the_csv_are_text(self, tmp_path: Path) -> None:
         names = ("=1+1", "+1", "-1", "@x", "plain")
         rows = "".join(f"{i % 2},{i % 3 % 2},{name}\n" for i in range(60) for name in names)
-        (tmp_path / "in.csv").write_text(f"y,p,race\n{rows}")
+        (tmp_path / "in.csv").write_text(f"y,yhat,race\n{rows}")
         out = tmp_path / "out.csv"
-        call(
-            "audit",
-            tmp_path / "in.csv",
-            "--label",
-            "y",
-            "--prediction",
-            "p",
-            "--group",
-            "race=plain",
-            "--csv",
-            out,
-        )
-        call(
-            "audit",
-            tmp_path / "in.csv",
-            "--label",
-            "y",
-            "--prediction",
-            "p",
-            "--group",
-            "race",
-            "--csv",
-            out,
-        )
+        audit(tmp_path / "in.csv", "--csv", out, group="race=plain")
+        audit(tmp_path / "in.csv", "--csv", out)
         head, *lines = csv.reader(out.read_text().splitlines())
         assert {line[0] for line in lines} == {"'=1+1", "'+1", "'-1", "'@x", "plain"}
         assert head[:2] == ["group", "examples"]
@@ -144,10 +115,11 @@ class TestAudit:
     def test_outputs_are_checked_first_and_written_before_printing(
         self, predictions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        options = ["audit", predictions, "--label", "y", "--prediction", "yhat", "--group", "race"]
-        same = call(*options, "--json", tmp_path / "a", "--html", tmp_path / "a", code=1)
-        assert "is named for two outputs" in same
-        printed = call(*options, "--csv", "/dev/full", code=1)
+        (tmp_path / "b").symlink_to(tmp_path / "a")
+        for other in ("a", "b"):  # two names of one file
+            outputs = ("--json", tmp_path / "a", "--html", tmp_path / other)
+            assert "is named for two outputs" in audit(predictions, *outputs, code=1)
+        printed = audit(predictions, "--csv", "/dev/full", code=1)
         assert (
             "/dev/full cannot be written (No space left on device); name another file"
             in " ".join(printed.split())
@@ -159,7 +131,7 @@ class TestAudit:
 
         monkeypatch.setattr("fairbound._utils.files.tempfile.TemporaryFile", full)
         monkeypatch.setattr("fairbound.data._readers.read_columns", None)  # nothing is read
-        assert "cannot be written" in call(*options, "--json", tmp_path / "a.json", code=1)
+        assert "cannot be written" in audit(predictions, "--json", tmp_path / "a.json", code=1)
 
     @pytest.mark.parametrize("way", ["same", "relative", "symlink", "hardlink", "folder link"])
     def test_no_output_replaces_an_input(
@@ -179,10 +151,9 @@ class TestAudit:
             out /= predictions.name
         before, first = predictions.read_bytes(), tmp_path / "first.csv"
         first.write_bytes(before)
-        options = ["--label", "y", "--prediction", "yhat", "--group", "race"]
         for option in ("--html", "-o", "--csv", "--json"):
             for inputs in ([predictions], [first, "--compare-file", predictions]):
-                printed = " ".join(call("audit", *inputs, *options, option, out, code=1).split())
+                printed = " ".join(audit(*inputs, option, out, code=1).split())  # type: ignore[arg-type]
                 assert (
                     f"the output {out} is the input {predictions}, which would be lost" in printed
                 )
@@ -210,49 +181,10 @@ class TestAudit:
         assert "is a file; name a folder" in call(*words, named, "-o", source, code=1)
         assert list((tmp_path / "mine").iterdir()) == [source]
 
-    def test_two_outputs_are_two_files(self, predictions: Path, tmp_path: Path) -> None:
-        (tmp_path / "b").symlink_to(tmp_path / "a")
-        options = [
-            "--label",
-            "y",
-            "--prediction",
-            "yhat",
-            "--group",
-            "race",
-            "--csv",
-            tmp_path / "a",
-        ]
-        assert "is named for two outputs" in call(
-            "audit", predictions, *options, "--html", tmp_path / "b", code=1
-        )
-
     def test_many_groups_are_cut_short(self, predictions: Path) -> None:
-        printed = call(
-            "audit",
-            predictions,
-            "--label",
-            "y",
-            "--prediction",
-            "yhat",
-            "--group",
-            "race,sex",
-            "--top",
-            "1",
-        )
+        printed = audit(predictions, "--top", "1", group="race,sex")
         assert "and 3 smaller groups" in printed
-        printed = call(
-            "audit",
-            predictions,
-            "--label",
-            "y",
-            "--prediction",
-            "yhat",
-            "--group",
-            "race",
-            "--top",
-            "1",
-        )
-        assert "... and 1 smaller group\n" in printed
+        assert "... and 1 smaller group\n" in audit(predictions, "--top", "1")
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -319,20 +251,9 @@ class TestGroups:
         )
 
     def test_small_groups(self, predictions: Path) -> None:
-        assert "merged into (other)" in call(
-            "groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60"
-        )
-        out = call(
-            "groups",
-            predictions,
-            "--by",
-            "race,age:30:60,sex",
-            "--min-size",
-            "60",
-            "--small",
-            "drop",
-        )
-        assert "rows dropped" in out
+        asked = ("groups", predictions, "--by", "race,age:30:60,sex", "--min-size", "60")
+        assert "merged into (other)" in call(*asked)
+        assert "rows dropped" in call(*asked, "--small", "drop")
 
     def test_wrong_input(self, predictions: Path) -> None:
         assert "did you mean SEX" in call("groups", "synthetic:OK", "--by", "SXE", code=1)

@@ -5,17 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import call
+from commands import OWN_PROBLEM, call
 
 from fairbound import Algorithm, MultiplierMethod, check_algorithm
 from fairbound.benchmark._custom_algorithm import load_custom_algorithm
-
-PROBLEM = (
-    (Path(__file__).parents[2] / "docs" / "guides" / "board.md")
-    .read_text()
-    .split("```python\n")[1]
-    .split("```")[0]
-)
 
 
 @pytest.mark.parametrize(("options", "kind"), [((), MultiplierMethod), (("--general",), Algorithm)])
@@ -28,7 +21,7 @@ def test_the_template_is_certified_and_runs_on_a_board(
     method = load_custom_algorithm("my_file.py:MyMethod").method
     assert issubclass(method, MultiplierMethod) == (kind is MultiplierMethod)
     assert check_algorithm(method()).startswith("MyMethod passes 11 checks")
-    Path("five_means.py").write_text(PROBLEM)
+    Path("five_means.py").write_text(OWN_PROBLEM)
     short = ("--method", "SGD", "--seeds", "2", "--steps", "100", "--jobs", "1")
     assert "MyMethod" in call(
         "board", "five_means.py", *short, "--algorithm", "my_file.py:MyMethod"

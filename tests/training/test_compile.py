@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from methods import bce, classification
+from methods import Descends, bce, classification
 
 from fairbound import ALGORITHMS, run
 from fairbound.algorithms import SGD, DescentAscent
 from fairbound.algorithms.schedules import InverseSqrt
-from fairbound.core import Algorithm, Draw
+from fairbound.core import Draw
 from fairbound.training._compile import COMPILED, choose_compilation
 from fairbound.training._hyperparams import float_settings
 
@@ -53,10 +53,8 @@ class Drifting(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averaging(Algorithm[Drifting]):
-    """SGD that keeps the mean of its coins, whose precision is not that of x."""
-
-    tau: float = 0.05
+class Averaging(Descends):
+    """Keeps the mean of its coins, whose precision is not that of x."""
 
     def init(
         self, x: torch.Tensor, m: int, first: object = None, equality: object = None
@@ -64,11 +62,8 @@ class Averaging(Algorithm[Drifting]):
         return Drifting(x.new_zeros(()), x.new_zeros(()))
 
     def update(self, x: torch.Tensor, state: Drifting, draw: Draw) -> tuple[torch.Tensor, Drifting]:
-        mean = state.mean + (draw.uniform - state.mean) / (state.k + 1)
-        return -self.tau * draw.samples[0](x).grad(f=1.0), Drifting(mean, state.k + 1)
-
-    def primal_step(self, state: Drifting) -> float:
-        return self.tau
+        d, new = super().update(x, state, draw)
+        return d, new._replace(mean=state.mean + (draw.uniform - state.mean) / new.k)
 
     def monitor(self, state: Drifting) -> dict[str, torch.Tensor]:
         return {"mean": state.mean}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from methods import classification
+from methods import Counted, Descends, classification
 from own_method import Optimistic
 from own_method import State as OwnState
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairbound import SSLALM, Constrained, DescentAscent, MultiplierMethod, check_algorithm, run
 from fairbound.algorithms import TrackedSQP
 from fairbound.constraints._notions import pairwise_loss_parity
-from fairbound.core import Algorithm, Draw, Estimate
+from fairbound.core import Algorithm
 from fairbound.training._contract import (
     ContractError,
     StepFacts,
@@ -26,33 +26,12 @@ from fairbound.training._contract import (
 )
 
 
-class State(NamedTuple):
-    k: Tensor  # () step
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sound(Algorithm[State]):
-    tau: float = 0.1
-
-    def init(
-        self, x: Tensor, m: int, first: Estimate | None = None, equality: Tensor | None = None
-    ) -> State:
-        return State(x.new_zeros(()))
-
-    def update(self, x: Tensor, state: State, draw: Draw) -> tuple[Tensor, State]:
-        (sample,) = draw.unpack(self)
-        return -self.tau * sample(x).grad(f=1.0), State(state.k + 1)
-
-    def primal_step(self, state: State) -> float:
-        return self.tau
-
-
 def with_own(**members: Any) -> Algorithm[Any]:
     """The sound method with other members."""
-    return dataclass(frozen=True, kw_only=True)(type("Mine", (Sound,), members))()
+    return dataclass(frozen=True, kw_only=True)(type("Mine", (Descends,), members))()
 
 
-class Forgotten(Sound):
+class Forgotten(Descends):
     tau: float = 0.2  # without the decorator it stays .1
 
 
@@ -107,7 +86,7 @@ RETURNED = {  # seen at the first step
     r"Mine\.init returns a state dict that holds other things than tensors, \{'k': 0\}; a state is a NamedTuple of": with_own(
         init=lambda self, x, m, first=None, equality=None: {"k": 0}
     ),
-    r"Mine\.update returns one Tensor; it returns the step d and the next state, `return d, State\(\.\.\.\)`": with_own(
+    r"Mine\.update returns one Tensor; it returns the step d and the next state, `return d, Counted\(\.\.\.\)`": with_own(
         update=lambda self, x, state, draw: -x
     ),
     r"Mine\.update returns 3 things; it returns the step d": with_own(
@@ -125,8 +104,8 @@ RETURNED = {  # seen at the first step
     r"Mine\.update returns a step of torch\.float64, and the point is torch\.float32; make new tensors like x": with_own(
         update=lambda self, x, state, draw: (-x.double(), state)
     ),
-    r"Mine\.update returns a state that holds other things than tensors, State\(k=1\); a state is a NamedTuple of": with_own(
-        update=lambda self, x, state, draw: (-x, State(1))
+    r"Mine\.update returns a state that holds other things than tensors, Counted\(k=1\); a state is a NamedTuple of": with_own(
+        update=lambda self, x, state, draw: (-x, Counted(1))
     ),  # type: ignore[arg-type]
     r"Mine\.primal_step returns a str; it returns a number, as self\.tau is": with_own(
         primal_step=lambda self, state: "0.1"
@@ -273,21 +252,21 @@ def test_a_class_or_a_name_in_the_place_of_a_method() -> None:
     for place, (used, _) in PLACES.items():
         with pytest.raises(
             TypeError,
-            match=rf"{place}.*Sound\(\), got",
+            match=rf"{place}.*Descends\(\), got",
         ):
-            used(Sound)  # type: ignore[arg-type]
+            used(Descends)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=rf"{place}.*fairbound.ALGORITHMS or .*; got 'SGD'"):
             used("SGD")  # type: ignore[arg-type]
 
 
 def test_what_is_abstract_says_what_it_lacks() -> None:
-    class Empty(Algorithm[State]):
+    class Empty(Algorithm[Any]):
         pass
 
     with pytest.raises(TypeError, match=r"Empty .*init.*primal_step.*update"):
         Empty()  # type: ignore[abstract]
 
-    class Half(MultiplierMethod[State]):
+    class Half(MultiplierMethod[Any]):
         start = Optimistic.start
 
     with pytest.raises(TypeError, match=r"abstract.*Half .*step"):
@@ -295,7 +274,7 @@ def test_what_is_abstract_says_what_it_lacks() -> None:
 
 
 def test_the_sound_one_is_taken_everywhere() -> None:
-    for method in (Sound(), Optimistic()):
+    for method in (Descends(), Optimistic()):
         in_run(method)
         in_a_loop(method)
         assert check_contract(method, "run") == StepFacts(

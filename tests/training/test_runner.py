@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from methods import bce, classification
+from methods import Descends, bce, classification, spoilt
 
 from fairbound import ALGORITHMS, BatchSpec, Dataset, Problem, Sampler, Split, grid, run
 from fairbound.algorithms import SGD, SSLALM, DescentAscent, StochasticGhost, SwitchingSubgradient
@@ -16,7 +16,7 @@ from fairbound.constraints._batch import MiniBatch
 from fairbound.constraints._cells import Cells
 from fairbound.constraints._constraint import FunctionConstraint
 from fairbound.constraints._notions import pairwise_loss_parity
-from fairbound.core import Algorithm, Draw
+from fairbound.core import Draw
 from fairbound.data._samplers import SamplerStack
 from fairbound.training._hyperparams import float_settings, structure, with_hyperparams
 
@@ -124,18 +124,8 @@ def test_a_mini_batch_that_is_not_finite_is_skipped_and_counted(
     """One row in 240 makes the loss NaN or infinite: steps that meet it are left out, the rest go
     on as they were."""
     problem, sampler, x0 = classification()
-    marked = problem.data.X[17].clone()
-
-    def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return bce(outputs[:, 0], labels) * outputs[:, 1]
-
-    def forward(x: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-        return torch.stack(
-            [problem.forward(x, X), torch.where((marked == X).all(1), poison, 1.0).to(x.dtype)], 1
-        )
-
-    poisoned = Problem(forward, loss, problem.constraint, problem.data)
-    result = run(poisoned, ALGORITHMS[name](), sampler.seeded(0, 1, 2), x0[:3], 60).result()
+    samplers = sampler.seeded(0, 1, 2)
+    result = run(spoilt(problem, poison), ALGORITHMS[name](), samplers, x0[:3], 60).result()
     assert result.skipped.sum() > 0
     assert result.skipped.max() < 60
     assert torch.isfinite(result.x).all()
@@ -150,23 +140,19 @@ class Total(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BreaksItsState(Algorithm[Total]):
-    """SGD whose state, and nothing else, is not finite at some steps, which its own random number
+class BreaksItsState(Descends):
+    """Its state, and nothing else, is not finite at some steps, which its own random number
     chooses."""
 
     bad: float = torch.inf
-    tau: float = 0.1
 
     def init(self, x, m, first=None, equality=None):
         return Total(x.new_zeros(()), x.new_zeros(m))
 
     def update(self, x, state, draw):
-        (e,) = (sample(x) for sample in draw.unpack(self))
+        d, new = super().update(x, state, draw)
         total = torch.where(draw.uniform < 0.3, self.bad, state.total + 1)
-        return -self.tau * e.grad(f=1.0), Total(state.k + 1, total.to(x))
-
-    def primal_step(self, state):
-        return self.tau
+        return d, new._replace(total=total.to(x))
 
     def monitor(self, state):
         return {"made": state.k, "least": state.total.min()}
@@ -249,17 +235,15 @@ def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison:
     def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return bce(out[:, 0], y)
 
-    going = run(
-        Problem(forward, loss, own, problem.data), ALGORITHMS[name](), sampler, x0[0], 80, every=1
-    )
+    method = ALGORITHMS[name]()
+    going = run(Problem(forward, loss, own, problem.data), method, sampler, x0[0], 80, every=1)
     hits, before = 0, x0[0]
-    stack = SamplerStack([sampler], ALGORITHMS[name]().draws, ALGORITHMS[name]().batch_size_probs)
+    stack = SamplerStack([sampler], method.draws, method.batch_size_probs)
     for k, record in enumerate(going):
-        if ALGORITHMS[name]().batch_size_probs is None:
-            evaluates = ALGORITHMS[name]().evaluates
+        if method.batch_size_probs is None:
             met = any(
                 (b.cells == 17).any()
-                for b, r in zip(stack.block(k, 1), evaluates, strict=True)
+                for b, r in zip(stack.block(k, 1), method.evaluates, strict=True)
                 if "c" in r
             )
             hits += int(met)
@@ -269,7 +253,7 @@ def test_a_constraint_alone_that_is_not_finite_is_skipped_too(name: str, poison:
         before = record.x[0]
     result = going.result()
     assert result.skipped[0] > 0
-    if ALGORITHMS[name]().batch_size_probs is None:
+    if method.batch_size_probs is None:
         assert result.skipped[0] == hits
     assert result.monitors[0].get("resets", 0) == 0
 

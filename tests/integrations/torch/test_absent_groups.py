@@ -28,6 +28,14 @@ class Losses(nn.Module):
         return self.level[groups] + noise
 
 
+def loop(
+    names: tuple[str, ...] = NAMES, bound: float = 0.1, eta: float = 0.5
+) -> tuple[Losses, Constrained]:
+    model = Losses()
+    limit = constraints.loss_parity(names, bound=bound)
+    return model, Constrained(model, limit, DescentAscent(eta=eta))
+
+
 def batches(*present: str) -> list[tuple[Tensor, Tensor]]:
     """Groups and noise of mini-batches that have these groups: "AB", "ABC", ..."""
     generator = torch.Generator().manual_seed(0)
@@ -44,8 +52,8 @@ PRESENT = ("ABC", "AB", "BC", "AB", "A", "ABC", "C", "AB")
 def test_running_means_stand_for_absent_groups() -> None:
     """Every step against a transcription in numpy: c, multipliers, gradient, and how old the values
     are."""
-    model, bound, eta = Losses(), 0.1, 0.5
-    fair = Constrained(model, constraints.loss_parity(NAMES, bound=bound), DescentAscent(eta=eta))
+    bound, eta = 0.1, 0.5
+    model, fair = loop(bound=bound, eta=eta)
     level = model.level.detach().numpy().copy()
     y, means, weights, last = np.zeros(6), np.zeros(3), np.zeros(3), np.zeros(3, int)
     for k, (groups, noise) in enumerate(batches(*PRESENT), 1):
@@ -91,8 +99,7 @@ def test_pairs_act_where_both_are_there() -> None:
 
 def rare(share: float) -> tuple[Constrained, list[warnings.WarningMessage]]:
     """600 steps; the third group is in this share of the mini-batches."""
-    model = Losses()
-    fair = Constrained(model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.01))
+    model, fair = loop(eta=0.01)
     every = round(1 / share)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -123,31 +130,25 @@ def test_a_group_that_is_seen_often_enough_is_not() -> None:
 def test_a_resumed_loop_knows_the_absent_groups(stop: int) -> None:
     results = []
     for resumed in (False, True):
-        model = Losses()
-        fair = made = Constrained(
-            model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5)
-        )
+        model, fair = loop()
         for k, (groups, noise) in enumerate(batches(*PRESENT)):
             model.zero_grad()
             fair.backward(model(groups, noise), groups)
             if resumed and k == stop:
-                fair = Constrained(
-                    model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5)
-                )
-                fair.load_state_dict(made.state_dict())
+                kept, (other, fair) = fair.state_dict(), loop()
+                other.load_state_dict(model.state_dict())
+                model = other
+                fair.load_state_dict(kept)
         results.append((fair.multipliers, fair.ages, fair.observed, model.level.grad.tolist()))  # type: ignore[union-attr]
     assert results[0] == results[1]
 
 
 def test_groups_in_another_order_are_found_by_name() -> None:
     """Multipliers and observations go with their names; running means begin anew."""
-    model = Losses()
-    fair = Constrained(model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5))
+    model, fair = loop()
     for groups, noise in batches("ABC", "AB"):
         fair.backward(model(groups, noise), groups)
-    other = Constrained(
-        model, constraints.loss_parity(NAMES[::-1], bound=0.1), DescentAscent(eta=0.5)
-    )
+    _, other = loop(NAMES[::-1])
     other.load_state_dict(fair.state_dict())
     assert other.multipliers == fair.multipliers
     assert other.ages == fair.ages
@@ -156,8 +157,7 @@ def test_groups_in_another_order_are_found_by_name() -> None:
 
 def test_a_mini_batch_that_is_not_finite_leaves_the_running_means_alone() -> None:
     def after(*noises: Any) -> dict[str, float]:
-        model = Losses()
-        fair = Constrained(model, constraints.loss_parity(NAMES, bound=0.1), DescentAscent(eta=0.5))
+        model, fair = loop()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for (groups, noise), extra in zip(

@@ -18,25 +18,29 @@ F64 = torch.float64
 WHO = people()
 
 
+LIMIT = constraints.pairwise_loss_parity(3, bound=0.05, by="race")
+
+
 class Loop:
     """Mini-batches of 30 people under Adam."""
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self.model = network() if model is None else model
-        self.fair = Constrained(self.model, constraints.pairwise_loss_parity(3, bound=0.05))
+        self.fair = Constrained(self.model, LIMIT)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
 
     def batch(self, numbers: Tensor) -> MiniBatch:
-        rows = rows_of(self.model, WHO, numbers)
-        groups = rows.groups["race"] if isinstance(rows.groups, dict) else rows.groups
-        return MiniBatch(rows.losses, groups)
+        return rows_of(self.model, WHO, numbers)
 
     @property
     def probes(self) -> Probes:
-        steps = self.fair._steps
-        assert isinstance(steps, MultiplierSteps)
-        assert steps.probes is not None
-        return steps.probes
+        return probes_of(self.fair)
+
+
+def probes_of(fair: Constrained) -> Probes:
+    assert isinstance(fair._steps, MultiplierSteps)
+    assert fair._steps.probes is not None
+    return fair._steps.probes
 
 
 def numbers(k: int) -> Tensor:
@@ -77,12 +81,7 @@ def test_the_default_needs_no_method() -> None:
     expected = torch.tensor([*loop.fair.multipliers.values()], dtype=F64) / unit
     torch.testing.assert_close(torch.tensor([*loop.fair.forces.values()], dtype=F64), expected)
     assert "force/0 - 1" in loop.fair.log_values()
-    assert (
-        Constrained(
-            network(), constraints.pairwise_loss_parity(3, bound=0.05), DescentAscent()
-        ).forces
-        == {}
-    )
+    assert Constrained(network(), LIMIT, DescentAscent()).forces == {}
 
 
 @pytest.mark.parametrize(("step", "near"), [(as_a_loss, 1e-3), (accumulated, 1e-10)])
@@ -96,13 +95,11 @@ def test_every_way_of_a_step_measures_the_same(step: Any, near: float) -> None:
 
 
 def test_shares_of_a_step_are_measured_when_the_optimizer_moves() -> None:
-    loop = Loop()
-    for k in range(40):
-        loop.optimizer.zero_grad()
+    def shares(loop: Loop, k: int) -> None:
         for part in numbers(k).split(15):
             loop.fair.backward(loop.batch(part), scale=0.5)
-        loop.optimizer.step()
-    measured = loop.probes.measured
+
+    measured = run(Loop(), shares, 0, 40).probes.measured
     assert (measured.probes > 0).all()
     assert measured.length > 0
 
@@ -110,7 +107,7 @@ def test_shares_of_a_step_are_measured_when_the_optimizer_moves() -> None:
 def test_a_saved_loop_goes_on_bit_for_bit() -> None:
     for halfway in (11, 25):  # after a probe, and between two
         uninterrupted, resumed = run(Loop(), whole, 0, 40), run(Loop(), whole, 0, halfway)
-        fair = Constrained(resumed.model, constraints.pairwise_loss_parity(3, bound=0.05))
+        fair = Constrained(resumed.model, LIMIT)
         fair.load_state_dict(resumed.fair.state_dict())
         resumed.fair = fair
         assert torch.equal(flat(run(resumed, whole, halfway, 40).model), flat(uninterrupted.model))
@@ -118,18 +115,18 @@ def test_a_saved_loop_goes_on_bit_for_bit() -> None:
 
 def test_measurements_of_another_model_are_refused() -> None:
     saved = run(Loop(), whole, 0, 3).fair.state_dict()
-    other = Constrained(nn.Linear(4, 1).double(), constraints.pairwise_loss_parity(3, bound=0.05))
+    other = Constrained(nn.Linear(4, 1).double(), LIMIT)
     with pytest.raises(ValueError, match=r"measurements.*another model"):
         other.load_state_dict(saved)
 
 
 def test_a_group_that_is_absent_is_not_measured() -> None:
-    loop = Loop()
     present = (WHO.race != 2).nonzero().flatten()
-    for k in range(30):
-        loop.optimizer.zero_grad()
+
+    def without(loop: Loop, k: int) -> None:
         loop.fair.backward(loop.batch(present[numbers(k) % len(present)]))
-        loop.optimizer.step()
+
+    loop = run(Loop(), without, 0, 30)
     probes = dict(zip(loop.fair.names, loop.probes.measured.probes.tolist(), strict=True))
     assert probes["0 - 1"] > 0
     assert probes["1 - 0"] > 0
@@ -143,8 +140,7 @@ def test_losses_in_half_precision() -> None:
 
     def step(loop: Loop, k: int) -> None:
         batch = rows_of(loop.model, people(dtype=torch.float32), numbers(k))
-        groups = batch.groups["race"] if isinstance(batch.groups, dict) else batch.groups
-        loop.fair.backward(batch.losses.bfloat16(), groups)
+        loop.fair.backward(batch.losses.bfloat16(), batch.groups)
 
     run(loop, step, 0, 40)
     assert loop.fair.skipped == 0
@@ -163,10 +159,8 @@ def test_rows_of_very_many_groups_share_their_sizes() -> None:
         optimizer.zero_grad()
         fair.backward((model(X)[:, 0] - X.sum(1) - 1).square(), group)
         optimizer.step()
-    steps = fair._steps
-    assert isinstance(steps, MultiplierSteps)
-    assert steps.probes is not None
-    assert steps.probes.measured.probes.tolist() == [steps.probes.measured.steps.item()]
+    measured = probes_of(fair).measured
+    assert measured.probes.tolist() == [measured.steps.item()]
     forces = torch.tensor([*fair.forces.values()])
     assert (forces[::397][:50] > 0).sum() > 40
     assert (forces > 0).sum() <= 50

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from methods import bce
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import Constrained, constraints
 from fairbound.algorithms import (
@@ -35,10 +35,6 @@ def logistic() -> nn.Module:
     return nn.Linear(3, 1).double()
 
 
-def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
-    return binary_cross_entropy_with_logits(outputs, y, reduction="none")
-
-
 # Proxies ------------------------------------------------------------------------------------------
 
 
@@ -56,7 +52,7 @@ def test_a_rate_is_met_exactly_with_a_proxy(proxy: bool, reached: float) -> None
             group["lr"] = 0.3 / (1 + k / 200)
         optimizer.zero_grad()
         outputs = model(X)[:, 0]
-        fair.backward(losses_of(outputs, y), outputs=outputs)
+        fair.backward(bce(outputs, y), outputs=outputs)
         optimizer.step()
     outputs = model(X)[:, 0].detach()
     share, probability = (outputs > 0).double().mean().item(), torch.sigmoid(outputs).mean().item()
@@ -76,7 +72,7 @@ def test_a_proxy_moves_multipliers_by_the_rate_and_the_model_by_the_surrogate() 
         model, constraints.demographic_parity(2, bound=0.0, proxy=True), DescentAscent(eta=1.0)
     )
     outputs = model(X)[:, 0]
-    info = fair.backward(losses_of(outputs, y), group, outputs=outputs)
+    info = fair.backward(bce(outputs, y), group, outputs=outputs)
     exact = [(outputs[group == g] > 0).double().mean() for g in (0, 1)]
     assert info.c.tolist() == pytest.approx(
         [float(exact[0] - exact[1]), float(exact[1] - exact[0])], abs=1e-12
@@ -86,11 +82,9 @@ def test_a_proxy_moves_multipliers_by_the_rate_and_the_model_by_the_surrogate() 
     model.zero_grad()
     outputs = model(X)[:, 0]
     soft = [torch.sigmoid(outputs)[group == g].mean() for g in (0, 1)]
-    lagrangian = losses_of(outputs, y).mean() + (multipliers[0] - multipliers[1]) * (
-        soft[0] - soft[1]
-    )
+    lagrangian = bce(outputs, y).mean() + (multipliers[0] - multipliers[1]) * (soft[0] - soft[1])
     expected = torch.autograd.grad(lagrangian, [*model.parameters()], retain_graph=True)
-    fair.backward(losses_of(outputs, y), group, outputs=outputs)
+    fair.backward(bce(outputs, y), group, outputs=outputs)
     for p, gradient in zip(model.parameters(), expected, strict=True):
         assert torch.allclose(p.grad, gradient, atol=1e-12)  # type: ignore[arg-type]
 

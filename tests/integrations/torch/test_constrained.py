@@ -11,15 +11,9 @@ import torch
 from loops import (
     F64,
     FIXED,
-    GHOSTS,
-    LR,
     ONE_GRADIENT,
     flat,
     network,
-    numbers_for,
-    people,
-    rows_of,
-    step,
 )
 from methods import bce, classification
 from methods import network as unseeded_network
@@ -28,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from transcription import draws
 
 from fairbound import Constrained, MiniBatch, Problem, Sampler, constraints, load_flat, run
-from fairbound.algorithms import SGD, DescentAscent, StochasticGhost, SwitchingSubgradient
+from fairbound.algorithms import SGD, DescentAscent
 from fairbound.algorithms.schedules import InverseSqrt
 from fairbound.core import Algorithm, Draw, Estimate, MultiplierMethod, Sample
 from fairbound.data._samplers import START, Batch, SamplerStack
@@ -91,8 +85,6 @@ def test_the_trajectory_is_the_runner_s(method: Algorithm[Any]) -> None:
     assert (flat(feed.model) - result.x[0]).abs().max() < 1e-9
     fair.load_output()
     assert (flat(feed.model) - result.output[0]).abs().max() < 1e-9
-    if isinstance(method, SwitchingSubgradient):  # its coins chose an earlier iterate
-        assert (result.output - result.x).abs().max() > 1e-6
     if fair.multipliers:
         assert torch.allclose(
             torch.tensor([*fair.multipliers.values()]).double(), result.multipliers[0], atol=1e-9
@@ -115,125 +107,6 @@ def test_a_schedule_may_be_the_optimizer_s_own() -> None:
         optimizer.step()
         schedule.step()
     assert (flat(feed.model) - result.x[0]).abs().max() < 1e-9
-
-
-@pytest.mark.parametrize("method", FIXED.values(), ids=FIXED)
-def test_a_closure_gives_the_same_step(method: Algorithm[Any]) -> None:
-    """`backward_closure` draws for itself, and then is `backward`."""
-    who, models = people(), [network(), network()]
-    limit = constraints.bounded_group_loss(3, bound=0.4, by="race")
-    fairs = [Constrained(model, limit, method, seed=3) for model in models]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=LR) for model in models]
-    main = next(i for i, evaluates in enumerate(method.evaluates) if "f" in evaluates)
-    for numbers in numbers_for(method, 5, who):
-        step(fairs[0], optimizers[0], models[0], who, numbers)
-        in_order = [numbers[0] if i == main else None for i in range(method.draws)]
-        rest = iter(numbers[1:])
-        waiting = iter([next(rest) if chosen is None else chosen for chosen in in_order])
-        optimizers[1].zero_grad()
-        fairs[1].backward_closure(
-            lambda size, waiting=waiting: rows_of(models[1], who, next(waiting))
-        )  # type: ignore[misc]
-        optimizers[1].step()
-    assert torch.allclose(flat(models[0]), flat(models[1]), atol=1e-12)
-    assert fairs[0].multipliers == pytest.approx(fairs[1].multipliers, abs=1e-12)
-
-
-# Ghost --------------------------------------------------------------------------------------------
-
-
-class Drawn:
-    """Fresh rows with equally many of both groups; what was drawn is written down."""
-
-    def __init__(self, problem: Problem, model: nn.Module) -> None:
-        self.problem, self.model = problem, model
-        self.members = [
-            (problem.data.groups["group"] == group).nonzero().flatten() for group in (0, 1)
-        ]
-        self.generator = torch.Generator().manual_seed(1)
-        self.sizes: list[int] = []
-        self.numbers: list[Tensor] = []
-
-    def __call__(self, size: int) -> MiniBatch:
-        own = [
-            m[torch.randint(m.numel(), (6 * size,), generator=self.generator)] for m in self.members
-        ]
-        numbers = torch.cat(own)
-        self.sizes.append(size)
-        self.numbers.append(numbers)
-        losses = bce(self.model(self.problem.data.X[numbers])[:, 0], self.problem.data.y[numbers])
-        return MiniBatch(losses, self.problem.data.groups["group"][numbers])
-
-    def sample(self, objective: Tensor, cells: list[Tensor]) -> Sample:
-        """The same rows as a function of flat parameters."""
-        data, forward = self.problem.data, self.problem.forward
-
-        def fun(x: Tensor) -> tuple[Tensor, Tensor]:
-            f, a, b = (
-                bce(forward(x, data.X[rows]), data.y[rows]).mean() for rows in (objective, *cells)
-            )
-            return f, torch.stack([a - b, b - a]) - 0.01
-
-        return Sample.of(fun)
-
-    def samples(self) -> list[Sample]:
-        """X1, X, and its halves: the rows of the objective and of every cell, dealt in turn."""
-        single, large = self.numbers[-2:]
-        group = self.problem.data.groups["group"]
-
-        def of(rows: Tensor, first: int, every: int) -> Sample:
-            return self.sample(
-                rows[first::every], [rows[group[rows] == g][first::every] for g in (0, 1)]
-            )
-
-        return [of(single, 0, 1), of(large, 0, 1), of(large, 0, 2), of(large, 1, 2)]
-
-
-@pytest.mark.parametrize("method", GHOSTS.values(), ids=GHOSTS)
-def test_ghost_through_a_closure_is_its_update(method: StochasticGhost) -> None:
-    problem, _, x0 = classification()
-    model = load_flat(unseeded_network().double(), x0[0])
-    drawn = Drawn(problem, model)
-    fair = Constrained(model, constraints.pairwise_loss_parity(2, bound=0.01), method)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    x, state = x0[0], method.init(x0[0], 2)
-    for _ in range(8):
-        optimizer.param_groups[0]["lr"] = float(method.primal_step(state))
-        optimizer.zero_grad()
-        fair.backward_closure(drawn)
-        optimizer.step()
-        one, large = drawn.sizes[-2:]
-        assert one == 1
-        draw = Draw.of(*drawn.samples(), weight=1 / method.batch_size_probs[large.bit_length() - 2])
-        d, state = method.update(x, state, draw)
-        x = x + d
-        assert (flat(model) - x).abs().max() < 1e-9
-        assert torch.allclose(
-            torch.tensor([*fair.multipliers.values()]).double(), state.y, atol=1e-9
-        )
-    assert len(set(drawn.sizes)) > 2  # several levels were drawn
-
-
-def test_ghost_lowers_loss_and_violation() -> None:
-    problem, _, x0 = classification()
-    model = load_flat(unseeded_network().double(), 2 * x0[3])
-    rows, before = (
-        torch.arange(problem.data.rows),
-        problem.evaluate(flat(model), torch.arange(problem.data.rows)),
-    )
-    fair = Constrained(
-        model, constraints.pairwise_loss_parity(2, bound=0.01), StochasticGhost(cap=2, alpha=0.1)
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    drawn = Drawn(problem, model)
-    for _ in range(300):
-        optimizer.zero_grad()
-        fair.backward_closure(drawn)
-        optimizer.step()
-    after = problem.evaluate(flat(model), rows)
-    assert before.c.max() > 0.05
-    assert after.c.max() < before.c.max() / 2
-    assert after.loss < before.loss - 0.05
 
 
 # Multiplier methods follow one gradient -----------------------------------------------------------

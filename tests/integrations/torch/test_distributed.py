@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import torch
 from loops import (
     F64,
-    LR,
     MULTIPLIERS,
     ONE_DRAW,
     ONE_GRADIENT,
     flat,
     knowledge,
-    network,
     rows_of,
-    three_constraints,
 )
 from methods import METHODS
 from own_method import Optimistic
@@ -39,75 +38,27 @@ from processes import (
     told,
     two_processes,
 )
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairbound import Constrained, MiniBatch, constraints
+from fairbound import constraints
 from fairbound.algorithms import SSLALM, AdaptivePI, DescentAscent
 from fairbound.core import Algorithm, MultiplierMethod
 
 
-class Loop:
-    """Ten steps of a method, in one of two processes (rank) or alone (None)."""
+class Loop(processes.Loop):
+    """In two processes with `DistributedDataParallel`."""
 
     def __init__(self, method: Algorithm[Any], rank: int | None, view: bool = False) -> None:
-        self.method, self.rank, self.inner = method, rank, network()
-        self.model: nn.Module = self.inner
-        if rank is not None:
-            self.model = DistributedDataParallel(self.inner, gradient_as_bucket_view=view)
-        self.fair = Constrained(self.model, three_constraints(), method, seed=2)
-        self.optimizer = torch.optim.SGD(self.inner.parameters(), lr=LR)
+        self.view = view
+        super().__init__(method, rank)
 
-    def rows(self, halves: list[Tensor]) -> MiniBatch:
-        return rows_of(self.model, WHO, own_rows(halves, self.rank))
+    def distributed(self, model: nn.Module) -> nn.Module:
+        return DistributedDataParallel(model, gradient_as_bucket_view=self.view)
 
-    def step(self, k: int, poison_grads: Any = None) -> bool:
-        self.optimizer.zero_grad()
-        draws = drawn(self.method, k)
-        with torch.no_grad():
-            further = [self.rows(halves) for halves in draws[1:]]
-        rows = self.rows(draws[0])
-        skipped = self.fair.backward(
-            poison_grads(rows) if poison_grads is not None else rows, extra_batches=further
-        ).skipped
-        self.optimizer.step()
-        return skipped
-
-    def accumulated_step(self, k: int) -> None:
-        """The same over two mini-batches a process, of which only the last is synchronized."""
-        self.optimizer.zero_grad()
-        numbers = own_rows(drawn(self.method, k)[0], self.rank)
-        parts = numbers.split([numbers.numel() - 5, 5])
-        for part in parts:
-            with torch.no_grad():
-                rows = rows_of(self.model, WHO, part)
-            self.fair.accumulate(rows)
+    def unsynchronized(self) -> AbstractContextManager[Any]:
         assert isinstance(self.model, DistributedDataParallel)
-        with self.model.no_sync():
-            self.fair.backward(rows_of(self.model, WHO, parts[0]))
-        self.fair.backward(rows_of(self.model, WHO, parts[1]))
-        self.optimizer.step()
-
-    def end(self) -> dict[str, Any]:
-        return {
-            "model": flat(self.inner),
-            "knows": knowledge(self.fair),
-            "skipped": self.fair.skipped,
-        }
-
-
-def whole(method: Algorithm[Any], view: bool = False, rank: int | None = None) -> dict[str, Any]:
-    loop = Loop(method, rank, view)
-    for k in range(STEPS):
-        loop.step(k)
-    return loop.end()
-
-
-def accumulated(method: Algorithm[Any], rank: int) -> dict[str, Any]:
-    loop = Loop(method, rank)
-    for k in range(STEPS):
-        loop.accumulated_step(k)
-    return loop.end()
+        return self.model.no_sync()
 
 
 SOME: dict[str, Algorithm[Any]] = MULTIPLIERS | {
@@ -126,50 +77,29 @@ SHARED: dict[str, Algorithm[Any]] = {
 }
 
 
-def spoilt(method: Algorithm[Any], kind: str, rank: int) -> dict[str, Any]:
-    """As `whole`, with a fourth step that only the second process finds not finite."""
-    loop = Loop(method, rank)
-    for k in range(STEPS):
-        loop.step(k)
-        if k == 3:
-            loop.step(77, SPOILT[kind] if rank == 1 else None)
-    return loop.end()
-
-
-def empty(rank: int) -> dict[str, Any]:
+def empty(rank: int | None) -> dict[str, Any]:
     """A process without any row takes part all the same."""
     loop = Loop(DescentAscent(), rank)
-    numbers = torch.arange(24) if rank == 0 else torch.arange(0)
+    numbers = torch.arange(0) if rank == 1 else torch.arange(24)
     loop.fair.backward(rows_of(loop.model, WHO, numbers))
     loop.optimizer.step()
     return loop.end()
 
 
-def compiled(rank: int) -> dict[str, Any]:
-    """Two steps of a model that was compiled after it was distributed."""
+def compiled(rank: int | None) -> dict[str, Any]:
+    """Two steps of a model that was compiled after it was distributed, the order that torch
+    recommends."""
     loop = Loop(DescentAscent(), rank)
-    loop.model = torch.compile(loop.model, backend="eager")  # type: ignore[assignment]
-    loop.fair = Constrained(loop.model, three_constraints(), DescentAscent(), seed=2)
-    for k in range(2):
-        loop.step(k)
-    return loop.end()
-
-
-def shared(method: Algorithm[Any], rank: int | None) -> dict[str, Any]:
-    """A step over two mini-batches of which each moves the multipliers, the first one held back."""
-    loop = Loop(method, rank)
-    halves = drawn(method, 0)[0], drawn(method, 1)[0]
-    with loop.model.no_sync() if isinstance(loop.model, DistributedDataParallel) else nullcontext():
-        loop.fair.backward(loop.rows(halves[0]), scale=0.5)
-    loop.fair.backward(loop.rows(halves[1]), scale=0.5)
-    loop.optimizer.step()
-    return loop.end()
+    if rank is not None:
+        loop.model = torch.compile(loop.model, backend="eager")  # type: ignore[assignment]
+        loop.begin(loop.model)
+    return loop.run(0, 2)
 
 
 def saved(rank: int) -> dict[str, Any]:
     """The method's state after a step, for a loop that is not distributed."""
     loop = Loop(SSLALM(samples=1), rank)
-    loop.step(0)
+    loop.run(0, 1)
     return loop.fair.state_dict()
 
 
@@ -181,7 +111,7 @@ def many(kind: str, rank: int | None) -> dict[str, Any]:
         if kind == "each"
         else constraints.loss_parity(300, bound=0.1)
     )
-    loop.fair = Constrained(loop.model, limit, loop.method)
+    loop.begin(loop.model, limit)
     for k in range(STEPS):
         loop.optimizer.zero_grad()
         numbers = own_rows(drawn(loop.method, k)[0], rank)
@@ -210,8 +140,8 @@ def by_loss(kind: str, rank: int | None) -> dict[str, Any]:
     for k in range(4):
         for part in range(2):
             halves = [without[torch.arange(15) + k + part], torch.arange(15) + 40 + 8 * k + part]
-            held_back = part == 0 and isinstance(loop.model, DistributedDataParallel)
-            with loop.model.no_sync() if held_back else nullcontext():  # type: ignore[operator, union-attr]
+            held_back = part == 0 and rank is not None
+            with loop.unsynchronized() if held_back else nullcontext():
                 (loop.fair.loss(rows_of(loop.model, WHO, own_rows(halves, rank))) / 2).backward()
         loop.optimizer.step()
         loop.optimizer.zero_grad()
@@ -231,27 +161,30 @@ def refused(rank: int) -> dict[str, list[str]]:
     return sentences
 
 
-def everything(rank: int) -> dict[str, Any]:
-    """What one of the two processes runs."""
-    return {
-        "whole": {name: whole(method, rank=rank) for name, method in ONE_GRADIENT.items()},
-        "view": {name: whole(method, True, rank) for name, method in SOME.items()},
-        "accumulated": {name: accumulated(method, rank) for name, method in ONE_DRAW.items()},
-        "spoilt": {
-            f"{name}, {kind}": spoilt(m, kind, rank) for name, m in SOME.items() for kind in SPOILT
-        },
-        "many": {kind: many(kind, rank) for kind in ("each", "against the mean")},
-        "empty": empty(rank),
-        "compiled": compiled(rank),
-        "shared": {name: shared(method, rank) for name, method in SHARED.items()},
-        "by loss": {kind: by_loss(kind, rank) for kind in ("wrapped", "prepared")},
-        "saved": saved(rank),
-        "refused": refused(rank),
+def spoilt(method: Algorithm[Any], kind: str, rank: int | None) -> dict[str, Any]:
+    """What one process finds spoilt both leave out."""
+    return Loop(method, rank).run(spoilt=SPOILT[kind])
+
+
+# What the two processes run, and one process: ten steps in float64, where sums and counts are
+# reduced, not means. Gradients may be views of buckets.
+CASES: dict[str, Callable[[int | None], dict[str, Any]]] = (
+    {f"whole, {name}": lambda rank, m=m: Loop(m, rank).run() for name, m in ONE_GRADIENT.items()}  # type: ignore[misc]
+    | {f"view, {name}": lambda rank, m=m: Loop(m, rank, True).run() for name, m in SOME.items()}  # type: ignore[misc]
+    | {
+        f"accumulated, {name}": lambda rank, m=m: Loop(m, rank).accumulated()  # type: ignore[misc]
+        for name, m in ONE_DRAW.items()
     }
+    | {f"shared, {name}": lambda rank, m=m: Loop(m, rank).shared() for name, m in SHARED.items()}  # type: ignore[misc]
+    | {f"spoilt {kind}, {n}": partial(spoilt, m, kind) for n, m in SOME.items() for kind in SPOILT}
+    | {f"many groups, {kind}": partial(many, kind) for kind in ("each", "against the mean")}
+    | {f"by loss, {kind}": partial(by_loss, kind) for kind in ("wrapped", "prepared")}
+    | {"without rows": empty, "compiled": compiled}
+)
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return two_processes(__file__, tmp_path_factory.mktemp("processes"))
 
 
@@ -261,84 +194,18 @@ def test_a_race_is_absent_from_one_process() -> None:
     assert 2 in WHO.race[second]
 
 
-@pytest.mark.parametrize("name", ONE_GRADIENT)
-def test_two_processes_are_one(name: str, processes: list[dict[str, Any]]) -> None:
-    """Ten steps, float64, 1e-12: sums and counts are reduced, not means."""
-    assert_one_process_would(
-        [found["whole"][name] for found in processes], whole(ONE_GRADIENT[name])
-    )
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_are_one(case: str, found: list[dict[str, Any]]) -> None:
+    ends = [own[case] for own in found]
+    assert [end.get("skipped", 0) for end in ends] == [int(case.startswith("spoilt"))] * 2
+    assert_one_process_would(ends, CASES[case](None))
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_gradients_may_be_views_of_buckets(name: str, processes: list[dict[str, Any]]) -> None:
-    assert_one_process_would([found["view"][name] for found in processes], whole(SOME[name]))
-
-
-@pytest.mark.parametrize("name", ONE_DRAW)
-def test_accumulation_without_synchronization(name: str, processes: list[dict[str, Any]]) -> None:
-    """`no_sync` on all but the last mini-batch."""
-    assert_one_process_would(
-        [found["accumulated"][name] for found in processes], whole(ONE_DRAW[name])
-    )
-
-
-@pytest.mark.parametrize("kind", SPOILT)
-@pytest.mark.parametrize("name", SOME)
-def test_what_one_process_finds_spoilt_both_leave_out(
-    name: str, kind: str, processes: list[dict[str, Any]]
-) -> None:
-    found = [own["spoilt"][f"{name}, {kind}"] for own in processes]
-    assert [own["skipped"] for own in found] == [1, 1]
-    assert_one_process_would(found, whole(SOME[name]))
-
-
-@pytest.mark.parametrize("kind", ["each", "against the mean"])
-def test_processes_show_different_groups_of_very_many(
-    kind: str, processes: list[dict[str, Any]]
-) -> None:
-    assert_one_process_would([found["many"][kind] for found in processes], many(kind, None))
-
-
-def test_a_process_without_rows_takes_part(processes: list[dict[str, Any]]) -> None:
-    model = network()
-    fair = Constrained(model, three_constraints(), DescentAscent())
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    fair.backward(rows_of(model, WHO, torch.arange(24)))
-    optimizer.step()
-    assert_one_process_would(
-        [found["empty"] for found in processes], {"model": flat(model), "knows": knowledge(fair)}
-    )
-
-
-def test_a_compiled_distributed_model_is_recognized(processes: list[dict[str, Any]]) -> None:
-    """`torch.compile(DistributedDataParallel(model))` is the order that torch recommends."""
-    loop = Loop(DescentAscent(), None)
-    for k in range(2):
-        loop.step(k)
-    assert_one_process_would([found["compiled"] for found in processes], loop.end())
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_a_share_held_back_is_a_share(name: str, processes: list[dict[str, Any]]) -> None:
-    """`backward(scale=1/2)` twice, the first inside `no_sync`."""
-    assert_one_process_would(
-        [found["shared"][name] for found in processes], shared(SHARED[name], None)
-    )
-
-
-@pytest.mark.parametrize("kind", ["wrapped", "prepared"])
-def test_a_loss_passed_backward_by_two_processes_is_that_of_one(
-    kind: str, processes: list[dict[str, Any]]
-) -> None:
-    assert_one_process_would([found["by loss"][kind] for found in processes], by_loss(kind, None))
-
-
-def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
+def test_a_state_is_not_of_its_wrapper(found: list[dict[str, Any]]) -> None:
     """What two processes saved one process can load: parameters are named without `module.`."""
-    loop = Loop(SSLALM(samples=1), None)
-    loop.fair.load_state_dict(processes[0]["saved"])
-    other = Loop(SSLALM(samples=1), None)
-    other.step(0)
+    loop, other = Loop(SSLALM(samples=1), None), Loop(SSLALM(samples=1), None)
+    loop.fair.load_state_dict(found[0]["saved"])
+    other.run(0, 1)
     assert all(
         torch.allclose(a, b, atol=1e-12)
         for a, b in zip(knowledge(loop.fair), knowledge(other.fair), strict=True)
@@ -346,13 +213,14 @@ def test_a_state_is_not_of_its_wrapper(processes: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("name", GENERAL)
-def test_what_cannot_be_reduced_is_a_sentence(name: str, processes: list[dict[str, Any]]) -> None:
+def test_what_cannot_be_reduced_is_a_sentence(name: str, found: list[dict[str, Any]]) -> None:
     kind = type(GENERAL[name]).__name__
-    for sentence in processes[0]["refused"][name]:
+    for sentence in found[0]["refused"][name]:
         assert f"{kind} takes its gradients one by one, which processes cannot reduce" in sentence
         assert "use one that takes one gradient a step, such as DescentAscent or SSLALM" in sentence
 
 
 if __name__ == "__main__":
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    in_process(rank, folder, lambda: everything(rank))
+    own = CASES | {"saved": saved, "refused": refused}  # type: ignore[operator]
+    in_process(rank, folder, lambda: {name: case(rank) for name, case in own.items()})

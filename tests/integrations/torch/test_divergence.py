@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from methods import bce
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import Constrained, DescentAscent, MiniBatch, constraints
 from fairbound.algorithms import PHRALM, SPBM, NuPI, Penalty, StochasticGhost, TrackedSQP
@@ -42,8 +42,7 @@ def train(seed: int, method: DescentAscent, steps: int, lr: float) -> Constraine
     for _ in range(steps):
         i = torch.randint(len(X), (256,), generator=generator)
         optimizer.zero_grad()
-        losses = binary_cross_entropy_with_logits(model(X[i])[:, 0], y[i], reduction="none")
-        fair.backward(losses, groups[i])
+        fair.backward(bce(model(X[i])[:, 0], y[i]), groups[i])
         optimizer.step()
     return fair
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from loops import BOTH
+from loops import BOTH, seeded
+from methods import bce
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import (
     KKT,
@@ -57,9 +57,10 @@ def batches() -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def network() -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(9, 16), nn.ReLU(), nn.Linear(16, 1), nn.Flatten(0)).double()
+    model: nn.Module = seeded(
+        lambda: nn.Sequential(nn.Linear(9, 16), nn.ReLU(), nn.Linear(16, 1), nn.Flatten(0))
+    )
+    return model.double()
 
 
 def trained(device: str, method: Algorithm[Any], limit: Any) -> tuple[Tensor, Constrained, KKT]:
@@ -71,9 +72,7 @@ def trained(device: str, method: Algorithm[Any], limit: Any) -> tuple[Tensor, Co
     def evaluate(batch: tuple[Tensor, Tensor, Tensor]) -> MiniBatch:
         X, y, group = (part.to(device) for part in batch)
         outputs = model(X)
-        return MiniBatch(
-            binary_cross_entropy_with_logits(outputs, y, reduction="none"), group, y, outputs
-        )
+        return MiniBatch(bce(outputs, y), group, y, outputs)
 
     for i, batch in enumerate(data):
         with torch.no_grad():
@@ -112,11 +111,7 @@ def test_half_precision_with_a_scaler_trains(method: Algorithm[Any]) -> None:
         optimizer.zero_grad()
         with torch.autocast("cuda", dtype=torch.float16):
             outputs = model(X.float())
-        fair.backward(
-            binary_cross_entropy_with_logits(outputs.float(), y.float(), reduction="none"),
-            group,
-            scaler=scaler,
-        )
+        fair.backward(bce(outputs.float(), y.float()), group, scaler=scaler)
         scaler.step(optimizer)
         scaler.update()
     assert all(torch.isfinite(p).all() for p in model.parameters())

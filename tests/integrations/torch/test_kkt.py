@@ -79,6 +79,11 @@ def judged(model: nn.Module, data: Any, **options: Any) -> KKT:
     return report_kkt(model, KNOWN.constraint(), data, evaluate, **options)
 
 
+def priced(model: nn.Module, of_a: float = 0.0, of_b: float = KNOWN.y) -> KKT:
+    names = KNOWN.constraint().names
+    return judged(model, KNOWN.data(), multipliers={names[0]: of_a, names[1]: of_b})
+
+
 def residuals(found: KKT) -> list[float]:
     return [found.stationarity, found.feasibility, found.complementarity, found.sign]
 
@@ -88,9 +93,7 @@ def residuals(found: KKT) -> list[float]:
 
 def test_the_residuals_vanish_at_the_solution() -> None:
     names = KNOWN.constraint().names
-    found = judged(
-        KNOWN.model(KNOWN.x), KNOWN.data(), multipliers={names[0]: 0.0, names[1]: KNOWN.y}
-    )
+    found = priced(KNOWN.model(KNOWN.x))
     assert KNOWN.y > 0.1
     assert max(residuals(found)) < 1e-6
     assert found.gradient > 0.1  # the loss alone is not stationary there
@@ -116,14 +119,13 @@ def test_multipliers_that_fit_are_the_known_ones() -> None:
 
 @pytest.mark.parametrize("far", [1e-2, 0.3])
 def test_the_residuals_do_not_vanish_elsewhere(far: float) -> None:
-    names = KNOWN.constraint().names
     rng = np.random.default_rng(1)
     for _ in range(5):
         direction = rng.normal(size=3)
         model = KNOWN.model(KNOWN.x + far * direction / np.linalg.norm(direction))
-        priced = judged(model, KNOWN.data(), multipliers={names[0]: 0.0, names[1]: KNOWN.y})
-        assert max(residuals(priced)) > 1e-3 * far
-        assert priced.stationarity > 1e-2 * far
+        known = priced(model)
+        assert max(residuals(known)) > 1e-3 * far
+        assert known.stationarity > 1e-2 * far
         assert max(residuals(judged(model, KNOWN.data()))) > 1e-3 * far
 
 
@@ -131,18 +133,14 @@ def test_each_residual_says_its_own() -> None:
     """A wrong price: not stationary; one of a limit that does not bind: not complementary; a
     negative one: its sign."""
     names, at = KNOWN.constraint().names, KNOWN.model(KNOWN.x)
-    high = judged(at, KNOWN.data(), multipliers={names[0]: 0.0, names[1]: KNOWN.y + 1})
+    high = priced(at, of_b=KNOWN.y + 1)
     assert high.stationarity > 0.01
     assert max(high.feasibility, high.complementarity, high.sign) < 1e-6
-    other = judged(at, KNOWN.data(), multipliers={names[0]: 1.0, names[1]: KNOWN.y})
+    other = priced(at, of_a=1.0)
     assert other.complementarity == pytest.approx(abs(other.constraints[names[0]]))
     below = judged(at, KNOWN.data(), multipliers=torch.tensor([-0.25, KNOWN.y], dtype=F64))
     assert below.sign == 0.25
-    alone = judged(
-        KNOWN.model(np.linalg.lstsq(KNOWN.A, KNOWN.b, rcond=None)[0]),
-        KNOWN.data(),
-        multipliers=dict.fromkeys(names, 0.0),
-    )
+    alone = priced(KNOWN.model(np.linalg.lstsq(KNOWN.A, KNOWN.b, rcond=None)[0]), of_b=0.0)
     assert alone.stationarity < 1e-6
     assert alone.feasibility == pytest.approx(alone.constraints[names[1]])
     assert alone.feasibility > 0.1
@@ -201,6 +199,11 @@ def test_a_loop_arrives_and_its_report_says_so(method: Algorithm[Any]) -> None:
 # What a report leaves alone -----------------------------------------------------------------------
 
 WHO = people()
+ALL = [torch.arange(120)]
+
+
+def of_people(model: nn.Module, limit: Any, batches: Any = ALL, **options: Any) -> KKT:
+    return report_kkt(model, limit, batches, lambda own: rows_of(model, WHO, own), **options)
 
 
 class Halves(nn.Module):
@@ -225,13 +228,7 @@ def test_modes_buffers_and_gradients_are_as_they_were() -> None:
         p.grad = grad
     buffers = [b.clone() for b in model.buffers()]
     modes = [module.training for module in model.modules()]
-    batches = [torch.arange(120)]
-    first = report_kkt(
-        model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers)
-    )
-    second = report_kkt(
-        model, three_constraints(), batches, lambda numbers: rows_of(model, WHO, numbers)
-    )
+    first, second = (of_people(model, three_constraints()) for _ in range(2))
     assert first == second  # no dropout
     assert [module.training for module in model.modules()] == modes
     assert all(
@@ -258,12 +255,7 @@ def test_the_true_rate_stands_beside_its_stand_in() -> None:
     """What is trained is soft; what people see is counted."""
     model = network()
     limit = constraints.minimum_rate(0.9, groups=["A", "B", "C"], label=1, by="race")
-    found = report_kkt(
-        model,
-        limit,
-        [torch.arange(50), torch.arange(50, 120)],
-        lambda own: rows_of(model, WHO, own),
-    )
+    found = of_people(model, limit, [torch.arange(50), torch.arange(50, 120)])
     with torch.no_grad():
         outputs = model(WHO.X)[:, 0]
     for race, name in enumerate(limit.names):
@@ -275,12 +267,7 @@ def test_the_true_rate_stands_beside_its_stand_in() -> None:
             0.9 - float(outputs[chosen].sigmoid().mean())
         )
         assert abs(found.exact[name] - found.constraints[name]) > 1e-3
-    losses = report_kkt(
-        model,
-        three_constraints()["race"],
-        [torch.arange(120)],
-        lambda own: rows_of(model, WHO, own),
-    )
+    losses = of_people(model, three_constraints()["race"])
     assert losses.exact == losses.constraints
 
 
@@ -300,9 +287,7 @@ def test_the_table_is_80_columns_wide() -> None:
         "the multipliers still grow, from a norm of 1.23e+05 at step 100000 to 2.46e+05 at step"
         " 200000: " * 2
     )
-    found = report_kkt(
-        model, limit, [torch.arange(120)], lambda own: rows_of(model, WHO, own), warning=sign
-    )
+    found = of_people(model, limit, warning=sign)
     lines = str(found).splitlines()
     assert max(len(line) for line in lines) <= 80
     text = " ".join(str(found).split())
@@ -319,11 +304,7 @@ def test_the_table_is_80_columns_wide() -> None:
 
 def test_the_table_says_what_was_found() -> None:
     names = KNOWN.constraint().names
-    text = str(
-        judged(
-            KNOWN.model(KNOWN.x + 0.3), KNOWN.data(), multipliers={names[0]: 0.0, names[1]: 0.125}
-        )
-    )
+    text = str(priced(KNOWN.model(KNOWN.x + 0.3), of_b=0.125))
     assert f"over {ROWS} examples" in text
     assert next(line for line in text.splitlines() if line.startswith(names[1])).split()[-2:] == [
         "0.1250",

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from loops import flat, seeded
+from methods import bce
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairbound import Constrained, constraints
 from fairbound.algorithms import (
@@ -26,8 +27,8 @@ GROUPS = 50
 
 
 def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    model: nn.Module = seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)))
+    return model.double()
 
 
 def batches(
@@ -45,20 +46,35 @@ def batches(
 
 
 def losses_of(model: nn.Module, X: Tensor, y: Tensor) -> Tensor:
-    return binary_cross_entropy_with_logits(model(X)[:, 0], y, reduction="none")
+    return bce(model(X)[:, 0], y)
 
 
 def trained(
-    method: Algorithm[Any], constraint: Constraint, **settings: Any
-) -> tuple[Constrained, nn.Module]:
+    method: Algorithm[Any],
+    make: Callable[[], Any],
+    steps: int = 120,
+    *,
+    resumed_at: int | None = None,
+    loss: bool = False,
+    further: Callable[[int, Tensor, nn.Module], dict[str, Any]] = lambda k, groups, model: {},
+) -> tuple[Constrained, Tensor]:
+    """A loop, and the weights at its end; `loss` passes the scalar of a trainer backward."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    fair = Constrained(model, constraint, method, **settings)
-    for X, y, groups in batches(120):
+    fair = Constrained(model, make(), method)
+    for k, (X, y, groups) in enumerate(batches(steps)):
+        if k == resumed_at:
+            kept, fair = fair.state_dict(), Constrained(model, make(), method)
+            fair.load_state_dict(kept)
         optimizer.zero_grad()
-        fair.backward(losses_of(model, X, y), groups, labels=y, outputs=model(X))
+        outputs = model(X)[:, 0]
+        shown = {"groups": groups, "labels": y, "outputs": outputs} | further(k, groups, model)
+        if loss:
+            fair.loss(bce(outputs, y), **shown).backward()
+        else:
+            fair.backward(bce(outputs, y), **shown)
         optimizer.step()
-    return fair, model
+    return fair, flat(model)
 
 
 METHODS: dict[str, Algorithm[Any]] = {
@@ -82,47 +98,42 @@ MADE: dict[str, Callable[[], Constraint]] = {
 }
 
 
+def assert_the_same(
+    few: tuple[Constrained, Tensor], many: tuple[Constrained, Tensor], largest: float = 0.01
+) -> None:
+    """Of the dense form, and of gathered rows."""
+    (dense, plain), (gathered, weights) = few, many
+    assert (dense._steps.gathered, gathered._steps.gathered) == (False, True)
+    assert torch.allclose(plain, weights, atol=1e-9)
+    for key in ("multipliers", "ages"):
+        assert getattr(gathered, key) == pytest.approx(getattr(dense, key), abs=1e-9), key
+    assert gathered.constraints == pytest.approx(dense.constraints, abs=1e-9, nan_ok=True)
+    assert gathered.log_values() == pytest.approx(dense.log_values(), nan_ok=True)
+    assert max(map(abs, dense.multipliers.values()), default=largest) >= largest
+
+
+def both_forms(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> Any:
+    few = trained(*args, **options)
+    monkeypatch.setattr(cells, "MANY", 10)
+    return few, trained(*args, **options)
+
+
 @pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("name", METHODS)
 def test_gathered_rows_equal_the_dense_form(
     name: str, made: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dense, plain = trained(METHODS[name], MADE[made]())
-    monkeypatch.setattr(cells, "MANY", 10)
-    gathered, model = trained(METHODS[name], MADE[made]())
-    assert not dense._steps.gathered
-    assert gathered._steps.gathered
-    for p, own in zip(plain.parameters(), model.parameters(), strict=True):
-        assert torch.allclose(p, own, atol=1e-9)
-    for key in ("multipliers", "ages"):
-        assert getattr(gathered, key) == pytest.approx(getattr(dense, key), abs=1e-9), key
-    assert gathered.constraints == pytest.approx(dense.constraints, abs=1e-9, nan_ok=True)
-    if name != "Penalty":
-        assert max(map(abs, dense.multipliers.values())) > 0.01
-    assert max(dense.ages.values()) > 3
+    few, many = both_forms(monkeypatch, METHODS[name], MADE[made])
+    assert_the_same(few, many)
+    assert max(few[0].ages.values()) > 3
 
 
 @pytest.mark.parametrize("made", ["each", "against the mean"])
 def test_losses_that_a_trainer_passes_backward(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mini-batches show other groups."""
-    ends = []
-    for many in (10**9, 10):
-        monkeypatch.setattr(cells, "MANY", many)
-        model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        fair = Constrained(model, MADE[made](), DescentAscent(eta=0.3))
-        for X, y, groups in batches(12):
-            fair.loss(losses_of(model, X, y), groups).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        assert (fair.steps, fair._steps.gathered) == (12, many == 10)
-        weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-        ends.append((weights, torch.tensor([*fair.multipliers.values()]), fair.log_values()))
-    assert all(
-        torch.allclose(a, b, atol=1e-9) for a, b in zip(ends[0][:2], ends[1][:2], strict=True)
-    )
-    assert ends[0][2] == pytest.approx(ends[1][2])
-    assert ends[0][1].max() > 0.01
+    few, many = both_forms(monkeypatch, DescentAscent(eta=0.3), MADE[made], 12, loss=True)
+    assert_the_same(few, many)
+    assert few[0].steps == many[0].steps == 12
 
 
 def test_losses_of_a_trainer_are_not_accumulated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,32 +149,25 @@ def test_losses_of_a_trainer_are_not_accumulated(monkeypatch: pytest.MonkeyPatch
 def test_very_many_groups_beside_other_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns of many groups, one of few, the weights, and a value that is there at every third
     step."""
-    found = []
-    for many in (10**9, 10):
-        monkeypatch.setattr(cells, "MANY", many)
-        model, generator = network(), torch.Generator().manual_seed(2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        own = {
+
+    def five() -> dict[str, Any]:
+        return {
             "city": constraints.bounded_group_loss(GROUPS, bound=0.3, by="city"),
             "norm": constraints.weight_norm(0.5),
             "race": constraints.loss_parity(3, bound=0.01, by="race"),
             "job": constraints.loss_parity(40, bound=0.1, by="job"),
             "own": constraints.given("value"),
         }
-        fair = Constrained(model, own, DescentAscent(eta=0.05))
-        for k, (X, y, city) in enumerate(batches(120)):
-            race, job = (torch.randint(n, (len(X),), generator=generator) for n in (3, 40))
-            optimizer.zero_grad()
-            values = {"value": model[2].bias.sum() - 0.1} if k % 3 == 0 else None  # type: ignore[index]
-            fair.backward(
-                losses_of(model, X, y), {"city": city, "race": race, "job": job}, values=values
-            )
-            optimizer.step()
-        found.append((fair._steps.gathered, fair.multipliers, fair.ages))
-    assert [gathered for gathered, _, _ in found] == [False, True]
-    assert found[1][1] == pytest.approx(found[0][1], abs=1e-9)
-    assert found[1][2] == found[0][2]
-    assert found[0][2]["own: value"] == 2
+
+    def columns(k: int, city: Tensor, model: nn.Module) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(k)
+        race, job = (torch.randint(n, city.shape, generator=generator) for n in (3, 40))
+        values = {"value": model[2].bias.sum() - 0.1} if k % 3 == 0 else None  # type: ignore[index]
+        return {"groups": {"city": city, "race": race, "job": job}, "values": values}
+
+    few, many = both_forms(monkeypatch, DescentAscent(eta=0.05), five, further=columns)
+    assert_the_same(few, many)
+    assert few[0].ages["own: value"] == 2
 
 
 def test_a_step_touches_the_groups_of_its_batch_alone() -> None:
@@ -219,21 +223,11 @@ def test_every_example_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("made", ["each", "against the mean"])
 def test_a_loop_goes_on_from_its_state(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "MANY", 10)
-    results = []
-    for stop in (None, 17):
-        model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        fair = Constrained(model, MADE[made](), DescentAscent(eta=0.05))
-        for k, (X, y, groups) in enumerate(batches(40)):
-            if k == stop:
-                kept = fair.state_dict()
-                fair = Constrained(model, MADE[made](), DescentAscent(eta=0.05))
-                fair.load_state_dict(kept)
-            optimizer.zero_grad()
-            fair.backward(losses_of(model, X, y), groups)
-            optimizer.step()
-        results.append((fair.multipliers, fair.ages, [p.tolist() for p in model.parameters()]))
-    assert results[0] == results[1]
+    (whole, end), (resumed, other) = (
+        trained(DescentAscent(eta=0.05), MADE[made], 40, resumed_at=stop) for stop in (None, 17)
+    )
+    assert (whole.multipliers, whole.ages) == (resumed.multipliers, resumed.ages)
+    assert torch.equal(end, other)
 
 
 def test_a_saved_state_of_another_number_of_groups_is_refused() -> None:

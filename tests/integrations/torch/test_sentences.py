@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 import torch
 from loops import network, people, rows_of, step
-from torch import Tensor, nn
+from torch import nn
 
 from fairbound import SSLALM, Constrained, DescentAscent, MiniBatch, constraints
 
 WHO = people(120)
+ROWS = torch.arange(24)
 PARITY = constraints.loss_parity(3, bound=0.02, by="race")
+RATES = constraints.demographic_parity(3, bound=0.1, by="race")
 
 
 def loop(limit: Any = PARITY) -> tuple[nn.Module, Constrained]:
     """A loop that has made one step."""
     model = network()
     fair = Constrained(model, limit, DescentAscent())
-    fair.backward(rows_of(model, WHO, torch.arange(24)))
+    fair.backward(rows_of(model, WHO, ROWS))
     return model, fair
 
 
@@ -31,7 +33,7 @@ def loop(limit: Any = PARITY) -> tuple[nn.Module, Constrained]:
 def second_task(values: dict[str, Any]) -> None:
     model = network()
     fair = Constrained(model, constraints.given("second task"), DescentAscent())
-    batch = rows_of(model, WHO, torch.arange(24))
+    batch = rows_of(model, WHO, ROWS)
     fair.backward(
         batch._replace(values={name: make(batch.losses) for name, make in values.items()})
     )
@@ -54,56 +56,88 @@ def test_a_value_that_no_constraint_is_called() -> None:
     with pytest.raises(ValueError, match=r"'secnd task'.* has: 'second task'"):
         second_task({"secnd task": lambda losses: losses.mean()})
     model, fair = loop()
-    batch = rows_of(model, WHO, torch.arange(24))
+    batch = rows_of(model, WHO, ROWS)
     with pytest.raises(ValueError, match=r"'extra', .* has: none"):
         fair.backward(batch._replace(values={"extra": batch.losses.mean()}))
 
 
-# Later mini-batches -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("own", "error", "sentence"),
+    [
+        (
+            lambda batch: batch.losses.mean().item() - 0.5,
+            TypeError,
+            r"'mean' .*number .*without .item\(\)",
+        ),
+        (lambda batch: batch.losses.detach().mean().reshape(1), ValueError, r"'mean' .*graph"),
+    ],
+)
+def test_a_function_without_a_graph(own: Any, error: type[Exception], sentence: str) -> None:
+    model = network()
+    fair = Constrained(model, constraints.function(own, "mean"), DescentAscent())
+    with pytest.raises(error, match=sentence):
+        fair.backward(rows_of(model, WHO, ROWS))
 
 
-def with_race(change: Any) -> Any:
-    return lambda batch: batch._replace(
-        groups=batch.groups | {"race": change(batch.groups["race"])}
-    )
+# Outputs ------------------------------------------------------------------------------------------
 
 
-LATER: dict[str, tuple[Any, str]] = {
-    "float groups": (
-        with_race(Tensor.double),
-        r"race must be a vector of whole numbers, got torch.float64",
-    ),
-    "groups as texts": (
-        with_race(lambda race: race.numpy().astype(str)),
-        r"race must be a tensor, got ndarray.* in the order of the constraint's names",
-    ),
-    "fewer groups": (
-        with_race(lambda race: race[:20]),
-        r"there are 24 losses but race has shape \(20,\)",
-    ),
-    "fewer labels": (
-        lambda batch: batch._replace(labels=batch.labels[:3]),
-        r"24 losses but labels has shape \(3,\)",
-    ),
-    "negative weights": (
-        lambda batch: batch._replace(weight=-torch.ones(24)),
-        r"weights must be >= 0, found -1",
-    ),
-    "empty objective": (
-        lambda batch: batch._replace(objective=torch.zeros(24, dtype=torch.bool)),
-        r"objective is False for every example .* leave the mini-batch out",
-    ),
-}
+def test_probabilities_in_the_place_of_logits() -> None:
+    model = network()
+    batch = rows_of(model, WHO, ROWS)
+    with pytest.warns(UserWarning, match=r"0 and 1, .*'0 - 1'.*from logits") as said:
+        Constrained(model, RATES, DescentAscent()).backward(
+            batch._replace(outputs=torch.sigmoid(batch.outputs))
+        )
+    assert said[0].filename == __file__
+    classes = nn.Linear(4, 3).double()
+    rate = constraints.demographic_parity(2, bound=0.1, outcome=1)
+    outputs, labels = classes(WHO.X), WHO.y.long()
+    with pytest.warns(UserWarning, match="lie between 0 and 1"):
+        Constrained(classes, rate, DescentAscent()).backward(
+            nn.functional.cross_entropy(outputs, labels, reduction="none"),
+            WHO.sex,
+            outputs=torch.softmax(outputs, 1),
+        )
 
 
-@pytest.mark.parametrize("case", LATER)
-def test_of_a_later_mini_batch(case: str) -> None:
-    change, sentence = LATER[case]
-    model, fair = loop()
-    before = fair.multipliers
-    with pytest.raises((TypeError, ValueError), match=sentence):
-        fair.backward(change(rows_of(model, WHO, torch.arange(24))))
-    assert (fair.steps, fair.skipped, fair.multipliers) == (1, 0, before)
+@pytest.mark.parametrize("start_at_zero", [False, True])
+def test_logits_are_taken_without_a_word(start_at_zero: bool) -> None:
+    model = network()
+    if start_at_zero:
+        nn.init.zeros_(model[2].weight)
+        nn.init.zeros_(model[2].bias)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Constrained(model, RATES, DescentAscent()).backward(rows_of(model, WHO, ROWS))
+
+
+# Another model ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [DescentAscent(), SSLALM(samples=1)])
+def test_losses_of_another_model(method: DescentAscent | SSLALM) -> None:
+    fair = Constrained(network(), PARITY, method)
+    with pytest.raises(ValueError, match=r"not depend.*Constrained"):
+        fair.backward(rows_of(network(), WHO, ROWS))
+    assert fair.steps == 0
+
+
+def test_a_layer_replaced_after_building() -> None:
+    model = network()
+    fair = Constrained(model, PARITY, DescentAscent())
+    model[2] = nn.Linear(6, 1).double()
+    with pytest.raises(ValueError, match=r"'2.weight'.*build Constrained"):
+        fair.backward(rows_of(model, WHO, ROWS))
+
+
+def test_a_layer_unfrozen_after_building() -> None:
+    model = network()
+    model[0].requires_grad_(False)
+    fair = Constrained(model, PARITY, DescentAscent())
+    model[0].requires_grad_(True)
+    with pytest.raises(ValueError, match=r"'0.weight'.*to train"):
+        fair.backward(rows_of(model, WHO, ROWS))
 
 
 def test_parameters_unfrozen_later() -> None:
@@ -112,12 +146,12 @@ def test_parameters_unfrozen_later() -> None:
     fair = Constrained(model, PARITY, DescentAscent())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(3):
-        step(fair, optimizer, model, WHO, torch.arange(24)[None])
+        step(fair, optimizer, model, WHO, ROWS[None])
     model[0].weight.requires_grad_(True)
     for _ in range(97):
-        step(fair, optimizer, model, WHO, torch.arange(24)[None])
+        step(fair, optimizer, model, WHO, ROWS[None])
     with pytest.raises(ValueError, match=r"'0.weight'.*unfrozen since"):
-        step(fair, optimizer, model, WHO, torch.arange(24)[None])
+        step(fair, optimizer, model, WHO, ROWS[None])
 
 
 # Settings -----------------------------------------------------------------------------------------
@@ -141,6 +175,22 @@ def test_a_bound_in_percent() -> None:
     for bound in (0.0, 0.2, 1.25, True):  # 0 would allow everything, and nothing meets more than 1
         with pytest.raises(ValueError, match=r"above 0\.2, .*such as 0\.8"):
             constraints.demographic_parity_ratio(2, bound=bound)
+
+
+def test_a_negative_bound_on_a_loss() -> None:
+    model = network()
+    fair = Constrained(
+        model, constraints.bounded_group_loss(3, bound=-1, by="race"), DescentAscent()
+    )
+    with pytest.warns(UserWarning, match=r"'loss of 0 <= -1'.*negative"):
+        fair.backward(rows_of(model, WHO, ROWS))
+
+
+def test_a_learning_rate_given_to_a_method() -> None:
+    with pytest.raises(TypeError, match=r"DescentAscent.*'lr'.*tau, eta"):
+        DescentAscent(lr=0.1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"SSLALM.*'penalty'.*rho"):
+        SSLALM(penalty=0.1)  # type: ignore[call-arg]
 
 
 def test_an_optimizer_in_the_model_s_place() -> None:
@@ -187,7 +237,7 @@ def test_a_saved_state_of_another_constraint_with_the_same_names() -> None:
 def test_a_trainer_s_loss_of_another_model() -> None:
     model, other = network(), network()
     fair = Constrained(model, PARITY, DescentAscent())
-    fair.loss(rows_of(other, WHO, torch.arange(24))).backward()
+    fair.loss(rows_of(other, WHO, ROWS)).backward()
     with pytest.raises(ValueError, match=r"depend.*another model's"):
         torch.optim.SGD(model.parameters(), lr=0.1).step()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from loops import WholeVectors, flat, same, seeded, tensors
+from loops import WholeVectors, flat, seeded
 from torch import Tensor, nn
 
 from fairbound import SSLALM, Constrained, constraints
@@ -192,50 +192,6 @@ def test_sparse_gradients_that_were_there_are_added_to(method: Algorithm[Any]) -
     ]
     assert len(found) == len(held) == 3
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, held, strict=True))
-
-
-# z begins and ends with the method ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fails", ["NaN loss", "NaN gradient", "error"])
-@pytest.mark.parametrize("accumulated", [False, True])
-def test_a_first_step_that_fails_leaves_nothing_behind(fails: str, accumulated: bool) -> None:
-    model = seeded(lambda: Texts(False))
-    fair = Constrained(model, LIMIT, SSLALM(samples=1, beta=0.5))
-    losses = losses_of(model)
-    hook = model.out.weight.register_hook(lambda g: 1 / 0 if fails == "error" else g)
-    losses = losses * torch.nan if fails == "NaN loss" else losses
-    losses = losses + (0 * model.out.bias.sum()).sqrt() if fails == "NaN gradient" else losses
-    if accumulated:
-        fair.accumulate(losses.detach(), GROUP)
-    with (
-        pytest.raises(ZeroDivisionError)
-        if fails == "error"
-        else pytest.warns(RuntimeWarning, match="skipped")
-    ):
-        fair.backward(losses, GROUP)
-    hook.remove()
-    saved = fair.state_dict()
-    assert saved["state"] is saved["smoothed"] is None
-    assert all(value.isnan() for value in saved["constraints"].values())
-    assert (fair.steps, fair.multipliers) == (0, {})
-    assert all(p.grad is None for p in model.parameters())
-    with torch.no_grad():
-        for p in model.parameters():
-            p += 1.0
-    fair.backward(losses_of(model), GROUP)
-    z = fair.state_dict()["smoothed"]
-    assert same(
-        [z[name] for name, _ in model.named_parameters()], [p.detach() for p in model.parameters()]
-    )
-    fresh = seeded(lambda: Texts(False))
-    fresh.load_state_dict(model.state_dict())
-    other = Constrained(fresh, LIMIT, SSLALM(samples=1, beta=0.5))
-    other.backward(losses_of(fresh), GROUP)
-    assert same(*(tensors([one.state_dict()["state"]]) for one in (fair, other)))
-    assert same(
-        *([p.grad for p in one.parameters() if p.grad is not None] for one in (model, fresh))
-    )
 
 
 def test_smoothing_is_not_lost_with_a_state_that_has_none() -> None:
