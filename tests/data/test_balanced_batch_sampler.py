@@ -347,7 +347,7 @@ def test_a_state_serves_every_process() -> None:
         ({"groups": [0, 2]}, "group 1 has no examples; number the groups without gaps"),
         ({"groups": [0, 10**12]}, "group 1 has no examples"),
         ({"groups": [0, -2]}, "groups must be numbered 0, 1, ... (-1: in no group), found -2"),
-        ({"groups": ["a", "b"]}, "expected numbers, got <U1"),
+        ({"groups": ["a", "b"]}, "got text (<U1)"),
         ({"batch_size": 0}, "batch_size must be a whole number >= 1, got 0"),
         ({"shares": [0.99, 0.01]}, "no example for group 1, whose share is 0.01; batch_size=100"),
         ({"shares": [0.5, 0.4]}, "divide them by their sum), got [0.5, 0.4]"),
