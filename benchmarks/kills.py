@@ -38,6 +38,10 @@ STUDY = """
 title = "Kills"
 seeds = 2
 records = 4
+entries = [
+"""
+PROBLEM = """
+]
 [problem]
 state = "OK"
 group = "RAC1P=1"
@@ -45,7 +49,6 @@ notion = "pairwise"
 bound = 0.005
 hidden = [4]
 batch = 8
-entries = [
 """
 KILLS_A_ROUND = 10
 ROUND_S = 900  # a round that takes longer hangs
@@ -59,7 +62,7 @@ def study(folder: Path, methods: Sequence[str]) -> Path:
         f'  {{ name = "{m} {n}", method = "{m}", steps = {n} }},' for m in methods for n in LENGTHS
     ]
     path = folder / "kills.toml"
-    path.write_text(STUDY + "\n".join(rows) + "\n]\n")
+    path.write_text(STUDY + "\n".join(rows) + PROBLEM)
     return path
 
 

@@ -239,8 +239,7 @@ def _write(content: Any, to: Path, name: str) -> None:
 
 
 def _section(section: Section, stem: str, are_all_synthetic: bool, is_alone: bool) -> PageSection:
-    names = {part.title: f"#{stem}-{part.name}" for part in section.parts}
-    links = names | {part.name: f"#{stem}-{part.name}" for part in section.parts}
+    links = _addresses(section, stem)
     exhibits = _exhibits(section.exhibits, stem, links)
     contents = [Line("", "meta", links=_contents(section, stem))] * (is_alone and len(exhibits) > 2)
     recorded = {name: f"tables/{stem}-{name}.csv" for name in section.recorded}
@@ -256,13 +255,23 @@ def _section(section: Section, stem: str, are_all_synthetic: bool, is_alone: boo
     return PageSection(title=section.title, name=stem, body=body)
 
 
+def _addresses(section: Section, stem: str) -> dict[str, str]:
+    """Where the titles and names of a section's parts lead."""
+    words = [(word, part.name) for part in section.parts for word in (part.title, part.name)]
+    return {word: f"#{stem}-{name}" for word, name in words}
+
+
 def _part(section: Section, part: Section, stem: str) -> PageSection:
     """A part that is shown alone."""
     place = f"{stem}-{part.name}"
     body = [
         Line("", "meta", links={f"← {section.title}": f"#{stem}"}),
         *([synthetic_banner()] if part.synthetic else []),
-        *_body(part, _exhibits(part.exhibits, place, {}), "Settings chosen for each problem"),
+        *_body(
+            part,
+            _exhibits(part.exhibits, place, _addresses(section, stem)),
+            "Settings chosen for each problem",
+        ),
     ]
     return PageSection(title=part.title, name=place, body=body, kind="part")
 
