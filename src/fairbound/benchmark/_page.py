@@ -256,7 +256,7 @@ def _section(section: Section, stem: str, are_all_synthetic: bool, is_alone: boo
 
 
 def _addresses(section: Section, stem: str) -> dict[str, str]:
-    """Where the titles and names of a section's parts lead."""
+    """The addresses to which the titles and names of a section's parts lead."""
     words = [(word, part.name) for part in section.parts for word in (part.title, part.name)]
     return {word: f"#{stem}-{name}" for word, name in words}
 

@@ -270,7 +270,7 @@ def _separator_of(lines: Sequence[str]) -> str:
 
 
 def _from_csv(file: CsvFile, settings: FileSettings, read: FileColumns) -> Any:
-    """By pyarrow: pandas would fill short rows with NaN and rename a column that is there twice."""
+    """Read by pyarrow: pandas would fill short rows with NaN and rename a column named twice."""
     arrow, arrow_csv = need("pyarrow", "data", ""), need("pyarrow.csv", "data", "Reading CSV")
     # "1, ?, 2": a space after the comma is no part of the value
     marks = [*settings.missing, *(" " + mark for mark in settings.missing)]
